@@ -17,7 +17,7 @@ from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.contacts import decides_friction
 from ksim.physics.mjcf import label
 from ksim.physics.names import ON_JOINTS, ONE_DOF
-from ksim.physics.rotations import multiply_quaternions
+from ksim.physics.rotations import multiply_quaternions, random_turn
 from ksim.types import Overrides
 
 
@@ -353,16 +353,14 @@ class RandomImuAlignment(AbstractRandomizer):
         is_site = lambda kinds, ids: ((kinds == int(mujoco.mjtObj.mjOBJ_SITE)) & (ids == index)).any()
         at_sensor = is_site(mj_model.sensor_objtype, mj_model.sensor_objid)
         from_sensor = is_site(mj_model.sensor_reftype, mj_model.sensor_refid)
-        if not (at_sensor or from_sensor or "site_xmat" in context.physics.derived):
+        # SiteOrientation computes from the body's xquat and the site's own.
+        is_read = not {"site_xmat", "xquat"}.isdisjoint(context.physics.derived)
+        if not (at_sensor or from_sensor or is_read):
             raise ConfigError(
                 f"RandomImuAlignment of site {self.site!r} changes nothing: no sensor is there, and no term reads "
-                "site_xmat. Name the site of a sensor."
+                "orientations of sites. Name the site of a sensor."
             )
-        axis_key, angle_key = jax.random.split(context.key)
-        axis_3 = jax.random.normal(axis_key, (3,))
-        axis_3 /= jnp.linalg.norm(axis_3)
-        half = jax.random.uniform(angle_key, maxval=self.max_angle) / 2
-        turn = jnp.concatenate([jnp.cos(half)[None], jnp.sin(half) * axis_3])
+        turn = random_turn(context.key, self.max_angle)
         quat_s4 = self.current(context, "site_quat")
         return {"site_quat": quat_s4.at[index].set(multiply_quaternions(quat_s4[index], turn))}
 
