@@ -184,7 +184,7 @@ class AdaptiveStarts(AbstractBinCurriculum):
             raise ConfigError(
                 f"AdaptiveStarts has other motions than its command {self.command!r}. Give both the same library."
             )
-        return jnp.asarray(self.motions.bin)[frame]
+        return jnp.asarray(self.motions.bin)[frame - 1]  # the frame that the step began in
 
     def __call__(self, level: Float[Array, " b"], context: CurriculumContext) -> Float[Array, " b"]:
         assert context.num_steps is not None

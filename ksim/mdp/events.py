@@ -73,7 +73,7 @@ class PushVelocity(AbstractTimedEvent):
 class PushForce(AbstractEvent):
     """Every `interval_s` seconds (a range) a horizontal force acts on a body's centre of mass for `duration_s`.
 
-    force: its range, in N; the direction is uniform. body: the name of the body.
+    It acts for at least one control step. force: its range, in N; the direction is uniform. body: the name of the body.
     """
 
     applies = ("xfrc_applied",)
@@ -96,7 +96,7 @@ class PushForce(AbstractEvent):
         interval_key, push_key = jax.random.split(context.key)
         timer = _advance_timer(timer, interval_key, self.interval_s, context.dt)
         _, is_due = timer
-        seconds_left = jnp.where(is_due, self.duration_s, seconds_left - context.dt)
+        seconds_left = jnp.where(is_due, max(self.duration_s, context.dt), seconds_left - context.dt)
         return timer, jnp.where(is_due, _horizontal(push_key, self.force), force_3), seconds_left
 
     def __call__(self, context: Context) -> PhysicsState:

@@ -16,8 +16,8 @@ from ksim.mdp.term import Context, Term
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.contacts import decides_friction
 from ksim.physics.mjcf import label
-from ksim.physics.names import ONE_DOF
-from ksim.physics.rotations import multiply_quaternions
+from ksim.physics.names import ON_JOINTS, ONE_DOF
+from ksim.physics.rotations import multiply_quaternions, random_turn
 from ksim.types import Overrides
 
 
@@ -91,8 +91,9 @@ class RandomActuatorGains(AbstractRandomizer):
 class RandomMotorStrength(AbstractRandomizer):
     """Multiplies the strength of each actuator by its own uniform number from `factor`.
 
-    The strength is the force range, if there is one, and the gain of a motor or the peak force of a muscle. A servo
-    must have a force range.
+    The strength is the force range, if there is one, the limit of actuator forces that the driven joint or tendon has,
+    if any, and the gain of a motor or the peak force of a muscle. A servo must have a force range. If several
+    actuators drive one joint, the first scales its limit.
     """
 
     factor: tuple[float, float] = ranged((0.9, 1.1), least=0.0)
@@ -112,7 +113,15 @@ class RandomMotorStrength(AbstractRandomizer):
         factor_u = uniform(context, self.factor, (len(kinds),))
         gain = self.current(context, "actuator_gainprm") * jnp.where(scaled, factor_u[:, None], 1.0)
         forcerange = self.current(context, "actuator_forcerange") * factor_u[:, None]
-        return {"actuator_gainprm": gain, "actuator_forcerange": forcerange}
+        drawn = {"actuator_gainprm": gain, "actuator_forcerange": forcerange}
+        for kind, transmissions in (("jnt", ON_JOINTS), ("tendon", (int(mujoco.mjtTrn.mjTRN_TENDON),))):
+            driving = np.flatnonzero(np.isin(mj_model.actuator_trntype, transmissions))
+            driven, first = np.unique(mj_model.actuator_trnid[driving, 0], return_index=True)
+            is_limited = getattr(mj_model, f"{kind}_actfrclimited")[driven] != 0
+            if is_limited.any():
+                field, own_factor = f"{kind}_actfrcrange", factor_u[driving[first[is_limited]], None]
+                drawn[field] = self.current(context, field).at[driven[is_limited]].multiply(own_factor)
+        return drawn
 
 
 class RandomBodyMass(AbstractRandomizer):
@@ -143,15 +152,9 @@ class RandomMassFactor(AbstractRandomizer):
     def __call__(self, context: Context) -> Overrides:
         indices = np.array([movable_body(context, name, weighs=True) for name in self.bodies])
         factor_n = uniform(context, self.factor, indices.shape)
-        before_b = self.current(context, "body_mass")
-        mass_b = before_b.at[indices].multiply(factor_n)
-        # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
-        parents = context.model.mj_model.body_parentid
-        subtree_b = self.current(context, "body_subtreemass")
-        for index in indices.tolist():
-            subtree_b = subtree_b.at[_with_ancestors(index, parents)].add(mass_b[index] - before_b[index])
+        mass_b = self.current(context, "body_mass").at[indices].multiply(factor_n)
         inertia = self.current(context, "body_inertia").at[indices].multiply(factor_n[:, None])
-        return {"body_mass": mass_b, "body_subtreemass": subtree_b, "body_inertia": inertia}
+        return {"body_mass": mass_b, "body_inertia": inertia}
 
 
 class RandomCenterOfMass(AbstractRandomizer):
@@ -183,14 +186,9 @@ class RandomInertia(AbstractRandomizer):
 
 
 def with_added_mass(context: Context, body: str, mass: Array) -> Overrides:
-    """The fields of the model with `mass`, in kg, added at the centre of mass of a body; its inertia is unchanged."""
+    """The field of the model with `mass`, in kg, added at the centre of mass of a body; its inertia is unchanged."""
     index = movable_body(context, body)
-    # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
-    carrying = _with_ancestors(index, context.model.mj_model.body_parentid)
-    return {
-        "body_mass": current_field(context, "body_mass").at[index].add(mass),
-        "body_subtreemass": current_field(context, "body_subtreemass").at[carrying].add(mass),
-    }
+    return {"body_mass": current_field(context, "body_mass").at[index].add(mass)}
 
 
 def movable_body(context: Context, name: str, *, weighs: bool = False) -> int:
@@ -209,13 +207,6 @@ def movable_body(context: Context, name: str, *, weighs: bool = False) -> int:
     if weighs and mj_model.body_mass[index] == 0:
         raise ConfigError(f"Body {name!r} has no mass, so randomizing it changes nothing. Name a body with a mass.")
     return index
-
-
-def _with_ancestors(body: int, parents: np.ndarray) -> np.ndarray:
-    chain = [body]
-    while chain[-1] != 0:
-        chain.append(int(parents[chain[-1]]))
-    return np.array(chain)
 
 
 MIN_FRICTION = 1e-6
@@ -324,10 +315,27 @@ class RandomJointZero(AbstractRandomizer):
     def __call__(self, context: Context) -> Overrides:
         names = context.model.names
         places, dofs = names.joint_qpos(self.joints), names.joint_qvel(self.joints)
-        indices = context.model.mj_model.dof_jntid[dofs]
+        mj_model = context.model.mj_model
+        indices = mj_model.dof_jntid[dofs]
         offset_j = uniform(context, (-self.max_offset, self.max_offset), (len(places),))
         moved = {name: self.current(context, name).at[places].add(offset_j) for name in ("qpos0", "qpos_spring")}
-        return moved | {"jnt_range": self.current(context, "jnt_range").at[indices].add(offset_j[:, None])}
+        moved["jnt_range"] = self.current(context, "jnt_range").at[indices].add(offset_j[:, None])
+        coef_tj = _fixed_tendons(mj_model)[:, indices]
+        if coef_tj.any():
+            offset_t = coef_tj @ offset_j
+            moved["tendon_length0"] = self.current(context, "tendon_length0") + offset_t
+            for name in ("tendon_range", "tendon_lengthspring"):
+                moved[name] = self.current(context, name) + offset_t[:, None]
+        return moved
+
+
+def _fixed_tendons(mj_model: mujoco.MjModel) -> np.ndarray:
+    """The length of each fixed tendon per position of each joint, (tendons, joints); 0 for spatial tendons."""
+    coef_tj = np.zeros((mj_model.ntendon, mj_model.njnt), np.float32)
+    for tendon, (start, count) in enumerate(zip(mj_model.tendon_adr, mj_model.tendon_num, strict=True)):
+        wraps = start + np.flatnonzero(mj_model.wrap_type[start : start + count] == int(mujoco.mjtWrap.mjWRAP_JOINT))
+        np.add.at(coef_tj[tendon], mj_model.wrap_objid[wraps], mj_model.wrap_prm[wraps])
+    return coef_tj
 
 
 class RandomImuAlignment(AbstractRandomizer):
@@ -345,16 +353,14 @@ class RandomImuAlignment(AbstractRandomizer):
         is_site = lambda kinds, ids: ((kinds == int(mujoco.mjtObj.mjOBJ_SITE)) & (ids == index)).any()
         at_sensor = is_site(mj_model.sensor_objtype, mj_model.sensor_objid)
         from_sensor = is_site(mj_model.sensor_reftype, mj_model.sensor_refid)
-        if not (at_sensor or from_sensor or "site_xmat" in context.physics.derived):
+        # SiteOrientation computes from the body's xquat and the site's own.
+        is_read = not {"site_xmat", "xquat"}.isdisjoint(context.physics.derived)
+        if not (at_sensor or from_sensor or is_read):
             raise ConfigError(
                 f"RandomImuAlignment of site {self.site!r} changes nothing: no sensor is there, and no term reads "
-                "site_xmat. Name the site of a sensor."
+                "orientations of sites. Name the site of a sensor."
             )
-        axis_key, angle_key = jax.random.split(context.key)
-        axis_3 = jax.random.normal(axis_key, (3,))
-        axis_3 /= jnp.linalg.norm(axis_3)
-        half = jax.random.uniform(angle_key, maxval=self.max_angle) / 2
-        turn = jnp.concatenate([jnp.cos(half)[None], jnp.sin(half) * axis_3])
+        turn = random_turn(context.key, self.max_angle)
         quat_s4 = self.current(context, "site_quat")
         return {"site_quat": quat_s4.at[index].set(multiply_quaternions(quat_s4[index], turn))}
 

@@ -212,5 +212,5 @@ class OnTerrain(AbstractReset):
         place_2 = center_lk2[jnp.minimum(level, num_levels - 1), kind]
         place_2 += jax.random.uniform(offset_key, (2,), minval=-self.spread, maxval=self.spread)
         ground = jnp.max(context.model.ground.height(place_2 + footprint(self.radius)))
-        offset_3 = jnp.concatenate([place_2, ground[None]])
+        offset_3 = jnp.concatenate([place_2, ground[None] - context.model.ground.level])
         return place_base(context.physics, context.model.names, offset_3, jnp.zeros(()))

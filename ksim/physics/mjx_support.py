@@ -51,6 +51,16 @@ _IGNORED = {
     "actearly": (("actuator_actearly",), "take it out"),
 }
 """Attributes of actuators that MJX silently ignores: their fields, and the fix for the message."""
+_UNREAD = {
+    "jnt_stiffnesspoly": ("joint", "stiffness", " of several numbers"),
+    "dof_dampingpoly": ("joint", "damping", " of several numbers"),
+    "tendon_stiffnesspoly": ("tendon", "stiffness", " of several numbers"),
+    "tendon_dampingpoly": ("tendon", "damping", " of several numbers"),
+    "geom_surfacevel": ("geom", "surfacevel", ""),
+    "geom_adhesion": ("geom", "adhesion", ""),
+    "pair_adhesion": ("pair", "adhesion", ""),
+}
+"""By field of the model that MJX never reads: the element, its attribute, and which values of it the field holds."""
 _MOST = 8
 """The most problems that a message lists, so that it stays readable."""
 _MATCHED_BY = {"SITE": "site", "BODY": "body1 or body2", "XBODY": "subtree1 or subtree2"}
@@ -69,9 +79,11 @@ def check_supported(model: mujoco.MjModel) -> None:
         [
             *in_options(model),
             *_fluid(model),
+            *_passive(model),
             *in_actuators(model, mjx, tuple(_IGNORED)),
             *_plugins(model),
             *elsewhere(model, mjx),
+            *_unread(model),
             *_contact_sensors(model),
         ],
     )
@@ -129,6 +141,34 @@ def _fluid(model: mujoco.MjModel) -> Iterator[str]:
             '<option integrator="implicitfast"> does not go with density, viscosity or wind; write Euler, or take them '
             "out"
         )
+    if has_fluid:
+        for i in np.flatnonzero(model.geom_fluid[:, 0]):
+            yield f'{label(model, "geom", int(i))} has fluidshape="ellipsoid", which would be ignored; take it out'
+
+
+def _passive(model: mujoco.MjModel) -> Iterator[str]:
+    disable = mujoco.mjtDisableBit
+    springs, dampers = (
+        bool(model.opt.disableflags & int(bit)) for bit in (disable.mjDSBL_SPRING, disable.mjDSBL_DAMPER)
+    )
+    if springs != dampers:
+        flag = "spring" if springs else "damper"
+        yield f'<flag {flag}="disable"/> in <option> would take out every passive force; set those values to 0 instead'
+    if model.opt.noslip_iterations:
+        yield '<option noslip_iterations="..."> would be ignored; take it out'
+
+
+def _unread(model: mujoco.MjModel) -> Iterator[str]:
+    for field, (kind, attribute, which) in _UNREAD.items():
+        values = getattr(model, field)
+        rows = np.flatnonzero(values.reshape(len(values), -1).any(axis=1)) if len(values) else np.zeros(0, int)
+        places = model.dof_jntid[rows] if field.startswith("dof_") else rows
+        instead = "write one" if which else "take it out"
+        for i in dict.fromkeys(places.tolist()):
+            yield f'{label(model, kind, i)} has {attribute}="..."{which}, which would be ignored; {instead}'
+    kinds = (int(mujoco.mjtSensor.mjSENS_FRAMELINACC), int(mujoco.mjtSensor.mjSENS_FRAMEANGACC))
+    for i in np.flatnonzero(np.isin(model.sensor_type, kinds) & (model.sensor_cutoff > 0)):
+        yield f'{label(model, "sensor", int(i))} has cutoff="...", which would be ignored; take it out'
 
 
 def in_actuators(model: mujoco.MjModel, kinds: Any, ignored: Iterable[str]) -> Iterator[str]:

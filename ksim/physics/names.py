@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from ksim.errors import ConfigError, near_misses
 from ksim.physics.contacts import part_of
 from ksim.physics.mjcf import driven, label
-from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse
+from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse, turn_by
 from ksim.physics.trees import ROBOT_TEXT, free_joint_of, robot_root
 from ksim.types import PhysicsState
 
@@ -353,15 +353,21 @@ def add_to_base_velocity(
 def place_base(
     physics: PhysicsState, names: ModelNames, offset_world: Float[Array, "3"], yaw: Float[Array, ""]
 ) -> PhysicsState:
-    """The state with the base moved by `offset_world`, in m, and turned by `yaw`, in rad, about the vertical."""
-    start, _ = names.free_joint()
+    """The state with the base moved by `offset_world`, in m, and turned by `yaw`, in rad, about the vertical.
+
+    Its velocity turns with it.
+    """
+    start, in_qvel = names.free_joint()
     turn = jnp.array([jnp.cos(yaw / 2), 0.0, 0.0, jnp.sin(yaw / 2)])
     orientation = multiply_quaternions(turn, Base(physics, names).orientation)
     position = Base(physics, names).position + offset_world
     # Concatenated instead of updated in place: JAX 0.12 on a CPU was seen to fuse an in-place update with the rotation,
     # which then reads a component that is already overwritten.
     qpos = jnp.concatenate([physics.qpos[:start], position, orientation, physics.qpos[start + 7 :]])
-    return dataclasses.replace(physics, qpos=qpos)
+    # The angular velocity is in the base's frame.
+    lin_vel = turn_by(Base(physics, names).lin_vel_world, yaw)
+    qvel = jnp.concatenate([physics.qvel[:in_qvel], lin_vel, physics.qvel[in_qvel + 3 :]])
+    return dataclasses.replace(physics, qpos=qpos, qvel=qvel)
 
 
 def tilt_base(

@@ -1,7 +1,8 @@
 """Rotations: quaternions are (w, x, y, z) with unit norm, as in MuJoCo."""
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 
 def rotate(vector: Float[Array, "3"], quaternion: Float[Array, "4"]) -> Float[Array, "3"]:
@@ -48,6 +49,15 @@ def angle_between(a: Float[Array, "4"], b: Float[Array, "4"]) -> Float[Array, ""
     """Angle of the rotation from a to b, in rad, from 0 to pi."""
     w, x, y, z = multiply_quaternions(inverse_quaternion(a), b)
     return 2 * jnp.arctan2(jnp.sqrt(jnp.square(x) + jnp.square(y) + jnp.square(z)), jnp.abs(w))
+
+
+def random_turn(key: PRNGKeyArray, max_angle: float) -> Float[Array, "4"]:
+    """A rotation about a random axis by a uniform angle up to `max_angle`, in rad."""
+    axis_key, angle_key = jax.random.split(key)
+    axis_3 = jax.random.normal(axis_key, (3,))
+    half_angle = jax.random.uniform(angle_key, maxval=max_angle) / 2
+    xyz_3 = jnp.sin(half_angle) * axis_3 / jnp.linalg.norm(axis_3)
+    return jnp.concatenate([jnp.cos(half_angle)[None], xyz_3])
 
 
 def turn_by(vector: Float[Array, "*n 3"], yaw: Float[Array, ""]) -> Float[Array, "*n 3"]:

@@ -100,7 +100,7 @@ class Terrain(CheckedModule):
     """A heightfield of square tiles that replaces the model's floor (its plane).
 
     Along x the difficulty rises from 0 to 1 in `num_levels` rows. Along y the kinds of tiles follow each other. The
-    heightfield is centred on the world's origin and has a level border.
+    heightfield is centred on the world's origin and has a level border at the height of the floor.
 
     tiles: kinds of ground. num_levels: degrees of difficulty. tile_m: side of a tile, in m. spacing: distance between
     the points of the heightfield, in m. border_m: width of the border, in m. seed: random seed of the ground.
@@ -162,7 +162,7 @@ class Terrain(CheckedModule):
         )
         floor = planes[0]
         floor.type, floor.hfieldname = mujoco.mjtGeom.mjGEOM_HFIELD, HFIELD_NAME
-        floor.pos = [0.0, 0.0, low]
+        floor.pos = [0.0, 0.0, floor.pos[2] + low]
 
 
 class Ground:
@@ -173,19 +173,20 @@ class Ground:
     Attributes:
         half_size: Half the heightfield's extent along x and y, in m; None without a heightfield.
         center: The heightfield's centre in the world, in m.
+        level: The height of the floor, or of the heightfield's edge, in m.
     """
 
     def __init__(self, mj_model: mujoco.MjModel) -> None:
         self.half_size: np.ndarray | None = None
         self.center = np.zeros(2)
-        self._level = 0.0
+        self.level = 0.0
         types = mj_model.geom_type.tolist()
         on_world = mj_model.geom_bodyid == 0
         # A quaternion with x = y = 0 rotates only about the vertical: a plane with such a quaternion faces up.
         faces_up = np.all(np.abs(mj_model.geom_quat[:, 1:3]) < 1e-6, axis=1)
         floors = np.flatnonzero(on_world & faces_up & (mj_model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE)))
         if floors.size:
-            self._level = float(mj_model.geom_pos[floors[0], 2])
+            self.level = float(mj_model.geom_pos[floors[0], 2])
         if int(mujoco.mjtGeom.mjGEOM_HFIELD) not in types:
             return
         geom = types.index(int(mujoco.mjtGeom.mjGEOM_HFIELD))
@@ -202,6 +203,7 @@ class Ground:
         self.center = np.array(mj_model.geom_pos[geom, :2])
         heights_yx = data * mj_model.hfield_size[field, 2] + mj_model.geom_pos[geom, 2]
         self._heights_yx = heights_yx.astype(np.float32)
+        self.level = float(heights_yx[0, 0])
 
     def height(self, position: Float[Array, "*n 2"] | Float[Array, "*n 3"]) -> Float[Array, "*n"]:
         """The height of the ground in the world, in m, under positions; beyond a heightfield, the height of its edge.
@@ -209,7 +211,7 @@ class Ground:
         As in MuJoCo, each cell of a heightfield is two triangles, split from its lowest to its highest corner.
         """
         if self.half_size is None:
-            return jnp.full(position.shape[:-1], self._level)
+            return jnp.full(position.shape[:-1], self.level)
         num_rows, num_cols = self._heights_yx.shape
         last = np.array([num_cols - 1, num_rows - 1])
         place = (position[..., :2] - self.center + self.half_size) / (2 * self.half_size) * last

@@ -108,3 +108,10 @@ def test_geoms_that_can_touch_are_those_that_mujoco_lets_touch():
         mujoco.mj_step(model, data)
         touching |= {frozenset(map(name, geoms)) for geoms in np.array(data.contact.geom).reshape(-1, 2)}
     assert touching <= found
+
+
+def test_imu_alignment_without_a_sensor_is_fine_where_a_term_reads_orientations():
+    model = sledge()
+    physics = dataclasses.replace(model.start(), derived={"xquat": jnp.zeros((model.mj_model.nbody, 4))})
+    drawn = randomizers.RandomImuAlignment(site="bare")(dataclasses.replace(context(model), physics=physics))
+    assert list(drawn) == ["site_quat"]

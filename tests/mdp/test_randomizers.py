@@ -1,9 +1,11 @@
 """Randomizers, by hand: the fields that they draw, the ranges that they fill and what they refuse."""
 
+import copy
 import dataclasses
 import functools
 
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from tests.support.robots import ACTUATORS, biped_spec
 
 MODEL = biped().mj_model
 # Of the biped: the trunk has 5 kg, each leg 1.2 kg.
-WORLD, TRUNK, LEFT_LEG, RIGHT_LEG = range(4)
+TRUNK, LEFT_LEG = 1, 2
 FEET = [MODEL.geom(name).id for name in ("left_foot", "right_foot")]
 
 
@@ -31,6 +33,29 @@ def springy_biped():
 @functools.cache
 def motors():
     return compile_model(biped_spec(), dt=0.004, ctrl_dt=DT)
+
+
+@functools.cache
+def limited_joint():
+    """The biped with motors up to 20 N m, whose left hip takes at most 8 N m."""
+    spec = biped_spec()
+    spec.joint("left_hip").actfrcrange = [-8.0, 8.0]
+    return compile_model(spec, dt=0.004, ctrl_dt=DT)
+
+
+@functools.cache
+def with_tendons():
+    """The biped with a fixed tendon over both hips: a spring, a limit and an equality that are all off by some length.
+
+    The weights of the hips differ.
+    """
+    spec = biped_spec()
+    tendon = spec.add_tendon(name="belt", limited=True, range=[-1.0, 0.1], springlength=[0.0, 0.05])
+    tendon.stiffness = [30.0, 0, 0]
+    tendon.wrap_joint("left_hip", 1.0)
+    tendon.wrap_joint("right_hip", -2.0)
+    spec.add_equality(name="belt", type=mujoco.mjtEq.mjEQ_TENDON, name1="belt", objtype=mujoco.mjtObj.mjOBJ_TENDON)
+    return compile_model(spec, dt=0.004, ctrl_dt=DT)
 
 
 @functools.cache
@@ -85,15 +110,13 @@ VALUES = [
     row("friction: keeps what another left", r.RandomFriction(friction=(1.7, 1.7), geoms=("right_foot",)), biped,
         r.RandomFriction(friction=(1.5, 1.5), geoms=("left_foot",)),
         geom_friction=changed("geom_friction", (FEET, 0), [1.5, 1.7])),
-    # 5 + 2 and 1.2 + 1 kg; the whole 7.4 + 3 kg.
+    # 5 + 2 and 1.2 + 1 kg
     row("body mass: adds to what another left", r.RandomBodyMass(body="trunk", added=(2.0, 2.0)), biped,
-        r.RandomBodyMass(body="left_leg", added=(1.0, 1.0)), body_mass=[0, 7.0, 2.2, 1.2],
-        body_subtreemass=[10.4, 10.4, 2.2, 1.2]),
-    # (5 + 1) * 2 and 1.2 * 2 kg; the whole 12 + 2.4 + 1.2.
-    row("mass factor: multiplies what another left and sums subtrees",
+        r.RandomBodyMass(body="left_leg", added=(1.0, 1.0)), body_mass=[0, 7.0, 2.2, 1.2]),
+    # (5 + 1) * 2 and 1.2 * 2 kg
+    row("mass factor: multiplies what another left",
         r.RandomMassFactor(bodies=("trunk", "left_leg"), factor=(2.0, 2.0)), biped,
-        r.RandomBodyMass(body="trunk", added=(1.0, 1.0)), body_mass=[0, 12, 2.4, 1.2],
-        body_subtreemass=[15.6, 15.6, 2.4, 1.2]),
+        r.RandomBodyMass(body="trunk", added=(1.0, 1.0)), body_mass=[0, 12, 2.4, 1.2]),
     row("inertia: multiplies all moments of the body alone", r.RandomInertia(body="trunk", factor=(1.5, 1.5)), biped,
         None, body_inertia=changed("body_inertia", TRUNK, 1.5 * MODEL.body_inertia[TRUNK])),
     row("armature: multiplies that of named joints alone", r.RandomArmature(factor=(1.5, 1.5), joints=("right_hip",)),
@@ -222,24 +245,11 @@ def test_friction_when_geoms_are_named_leaves_the_others_as_they_are():
     np.testing.assert_array_equal(np.delete(friction_ng, FEET, axis=1), 1.0)
 
 
-def test_body_mass_changes_no_other_body_but_the_subtrees_that_carry_it():
+def test_body_mass_changes_no_other_body():
     drawn = overrides_of(r.RandomBodyMass(body="left_leg", added=(0.5, 1.0)))
     np.testing.assert_allclose(
         np.delete(drawn["body_mass"], LEFT_LEG, axis=1), np.tile([0, 5, 1.2], (300, 1)), rtol=1e-6
     )
-    added_n = drawn["body_mass"][:, LEFT_LEG] - 1.2
-    added_nb = drawn["body_subtreemass"] - MODEL.body_subtreemass
-    for body in (WORLD, TRUNK, LEFT_LEG):
-        np.testing.assert_allclose(added_nb[:, body], added_n, atol=1e-5)
-    np.testing.assert_allclose(added_nb[:, RIGHT_LEG], 0.0, atol=1e-6)
-
-
-def test_body_mass_has_the_subtree_masses_as_mujoco_sums_them():
-    drawn = r.RandomBodyMass(body="right_leg")(make_context())
-    expected_b = np.array(drawn["body_mass"])
-    for body in (RIGHT_LEG, LEFT_LEG, TRUNK):
-        expected_b[MODEL.body_parentid[body]] += expected_b[body]
-    np.testing.assert_allclose(drawn["body_subtreemass"], expected_b, rtol=1e-6)
 
 
 def test_center_of_mass_leaves_other_bodies_as_they_are_and_inertia_other_fields():
@@ -251,6 +261,35 @@ def test_center_of_mass_leaves_other_bodies_as_they_are_and_inertia_other_fields
 def test_actuator_gains_when_ranges_are_wide_have_no_force_at_the_target_at_rest():
     drawn = overrides_of(r.RandomActuatorGains(kp_factor=WIDE, kd_factor=WIDE))
     np.testing.assert_allclose(drawn["actuator_gainprm"][:, :, 0], -drawn["actuator_biasprm"][:, :, 1], rtol=1e-6)
+
+
+def with_overrides(model, overrides):
+    changed_model = copy.copy(model().mj_model)
+    for field, value in overrides.items():
+        getattr(changed_model, field)[:] = value
+    return changed_model
+
+
+def test_motor_strength_above_one_lets_a_joint_with_a_limit_of_its_own_take_more():
+    # 20 N m of the motor, of which the joint takes 8 * 1.5; the other joint has no limit, and the motor gives 20 * 1.5.
+    model = with_overrides(limited_joint, r.RandomMotorStrength(factor=(1.5, 1.5))(at_model(limited_joint)))
+    data = mujoco.MjData(model)
+    data.ctrl = 20.0
+    mujoco.mj_forward(model, data)
+    np.testing.assert_allclose(data.qfrc_actuator[6:], [12.0, 30.0], rtol=1e-6)
+
+
+def test_joint_zero_leaves_spring_limit_and_equality_of_a_fixed_tendon_where_they_are():
+    overrides = r.RandomJointZero(max_offset=0.3)(at_model(with_tendons))
+    forces = []
+    for changes, offset_2 in ((overrides, overrides["qpos0"][7:]), ({}, np.zeros(2))):
+        model = with_overrides(with_tendons, changes)
+        data = mujoco.MjData(model)
+        data.qpos[7:] = np.array([0.3, -0.1]) + offset_2
+        mujoco.mj_forward(model, data)
+        forces.append([data.qfrc_passive, data.qfrc_constraint])
+    np.testing.assert_allclose(*forces, atol=1e-3)
+    assert (np.abs(forces[0])[:, 6:] > 1).all()
 
 
 def test_mass_factor_multiplies_inertia_alike_and_leaves_other_bodies():

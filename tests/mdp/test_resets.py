@@ -9,6 +9,7 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import resets
 from ksim.physics import compile_model
+from ksim.physics.names import Base
 from ksim.physics.rotations import roll_pitch_of, rotate_inverse, yaw_of
 from tests.support.contexts import DT, biped, draws, make_context, turned
 from tests.support.robots import biped_spec
@@ -107,6 +108,14 @@ def test_random_heading_when_base_is_tilted_keeps_the_tilt_and_the_unit_norm():
     seen_n3 = jax.vmap(lambda orientation_4: rotate_inverse(gravity_3, orientation_4))(orientation_n4)
     # As before the turn: nose down by 30 degrees.
     np.testing.assert_allclose(seen_n3, np.tile([0.5, 0, -np.sqrt(0.75)], (300, 1)), atol=1e-5)
+
+
+def test_random_heading_turns_the_velocity_with_the_base():
+    start = lambda key: make_context(lin_vel_world=(1, 0, 0.2), ang_vel_body=(1, 2, 3), key=key)
+    physics = draws(lambda key: resets.RandomHeading()(start(key)))
+    forward_n3 = jax.vmap(lambda physics: Base(physics, biped().names).heading_velocity)(physics)
+    np.testing.assert_allclose(forward_n3, np.tile([1, 0, 0.2], (300, 1)), atol=1e-5)
+    np.testing.assert_allclose(physics.qvel[:, 3:6], np.tile([1, 2, 3], (300, 1)))
 
 
 def test_random_base_position_when_base_is_turned_keeps_its_orientation():

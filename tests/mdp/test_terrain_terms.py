@@ -105,6 +105,17 @@ def test_on_terrain_starts_on_every_kind_of_tile_and_as_high_above_it():
     assert 0.25 < offset_n2.max() <= 0.3 + 1e-5
 
 
+def test_on_terrain_puts_the_base_as_high_above_the_terrain_as_it_was_above_the_floor():
+    spec = biped_spec()
+    spec.geom("floor").pos = [0, 0, -0.5]
+    model = compile_model(spec, dt=0.004, ctrl_dt=0.02, terrain=TERRAIN)
+    np.testing.assert_allclose(model.ground.height(jnp.array([1e3, 0.0])), -0.5, atol=1e-6)
+    context = make_context(model=model, height=0.1)
+    start = lambda key: resets.OnTerrain(spread=0.3, radius=0.2)(dataclasses.replace(context, key=key)).qpos[:3]
+    position_n3 = np.asarray(draws(start, 20))
+    np.testing.assert_allclose(position_n3[:, 2] - model.ground.height(jnp.asarray(position_n3)), 0.6, atol=1e-5)
+
+
 @pytest.mark.parametrize(("level", "expected"), [(0.0, {-2}), (0.5, {-2, 0}), (1.0, {-2, 0, 2})])
 def test_on_terrain_starts_on_tiles_up_to_the_level_of_its_curriculum(level, expected):
     position_n3 = start_positions(resets.OnTerrain(level="hardness", spread=0.1), LEVELS, level)

@@ -11,8 +11,7 @@ from ksim.checkpoint.format import read_checkpoint
 from ksim.errors import ConfigError
 from ksim.mdp import curriculum, terminations
 from ksim.mdp.curriculum import CurriculumContext
-from ksim.physics.names import Base, add_to_base_velocity, place_base
-from ksim.physics.rotations import turn_by
+from ksim.physics.names import place_base
 from tests.support.checkpoints import newest
 from tests.support.motion_tasks import FloaterConfig, FloaterTask, TiltedFloaterTask
 from tests.support.recorded import run_job
@@ -90,9 +89,6 @@ def test_robot_that_has_drifted_and_turned_has_an_error_of_its_anchor_alone(env)
     state, names = jax.jit(env.reset)(jax.random.key(3)), env.engine.model.names
     physics = in_frame(env, state, int(state.inner.commands["motion"][0]))
     physics = place_base(physics, names, jnp.array([0.1, -0.05, 0.0]), jnp.float32(0.3))
-    lin_vel_3 = Base(physics, names).lin_vel_world
-    lin_vel_3 = turn_by(lin_vel_3, jnp.float32(0.3)) - lin_vel_3
-    physics = add_to_base_velocity(physics, names, lin_vel_3, jnp.zeros(3))
     physics = env.engine.forward(physics, jnp.zeros(1), {})
     context = dataclasses.replace(env._context(state.inner, jnp.zeros(1)), physics=physics)
     for name in ("positions", "orientations", "velocities", "angular_velocities"):
@@ -183,6 +179,16 @@ def test_failure_rate_is_failures_per_pass_and_stays_where_nobody_was(env):
     )
     level_b = term(jnp.full(motions.num_bins, 0.5), context)
     np.testing.assert_allclose(level_b[:3], [0.5 + 0.25 * (0.3 - 0.5), 0.5 + 0.25 * (1 - 0.5), 0.5], rtol=1e-6)
+
+
+def test_steps_of_one_pass_are_as_many_in_each_bin_as_it_has_frames_to_start_from(env):
+    # The frames that a pass reaches: all but the first of each clip.
+    motions, term = motions_of(env), env.mdp.curricula["starts"]
+    reached = np.setdiff1d(np.arange(len(motions.bin)), motions.first)
+    context = env._context(jax.jit(env.reset)(jax.random.key(0)).inner, jnp.zeros(1))
+    at = lambda frame: dataclasses.replace(context, commands={"motion": frame[None].astype(jnp.float32)})
+    bin_n = jax.vmap(lambda frame: term.bin_of(at(frame)))(jnp.asarray(reached))
+    np.testing.assert_array_equal(np.bincount(bin_n), motions.bin_size)
 
 
 class Differing(FloaterTask):

@@ -17,21 +17,29 @@ MODEL = """
       <geom size=".1"/>
       <site name="tip"/>
       <site name="rail"/>
-      <body name="arm"><joint name="hinge" range="-1 1"/><geom {geom} size=".1 .1 .1"/></body>
-      <body name="ball"><joint name="ball" type="ball"/><geom size=".1"/></body>
+      <body name="arm"><joint name="hinge" range="-1 1" {joint}/><geom {geom} size=".1 .1 .1"/></body>
+      <body name="ball"><joint name="ball" type="ball"/><geom name="ball" size=".1"/></body>
     </body>
     <body name="roller"><freejoint/><geom name="roll" type="cylinder" size=".1 .1"/></body>
   </worldbody>
   <actuator>{actuator}</actuator>
   <sensor>{sensor}</sensor>
+  <tendon>{tendon}</tendon>
+  <contact>{pair}</contact>
 </mujoco>
 """
+OF_HINGE = '<joint joint="hinge" coef="1"/>'
 HINGE = r"actuator 0 \(unnamed, drives joint 'hinge'\)"
 
 
 def model_with(**parts):
-    texts = {"option": "", "geom": "", "actuator": "", "sensor": ""} | parts
-    return compile_model(mujoco.MjSpec.from_string(MODEL.format(**texts)), dt=0.01, ctrl_dt=0.01)
+    return compile_model(mujoco.MjSpec.from_string(text_with(**parts)), dt=0.01, ctrl_dt=0.01)
+
+
+def text_with(**parts):
+    return MODEL.format(
+        **dict.fromkeys(("option", "geom", "joint", "actuator", "sensor", "tendon", "pair"), "") | parts
+    )
 
 
 def refusal(**parts):
@@ -72,6 +80,16 @@ REFUSED_BY_BOTH = (
         ("sensor", '<contact geom1="floor" reduce="netforce"/>', '<contact> with reduce="netforce"; write'),
         ("sensor", '<contact body1="arm"/>', "<contact> that matches by body1"),
         ("sensor", '<contact subtree1="arm"/>', "<contact> that matches by .*subtree1"),
+        ("sensor", '<framelinacc name="imu" objtype="site" objname="tip" cutoff="1"/>', "sensor 'imu' has cutoff="),
+        ("joint", 'damping="1 2"', r"joint 'hinge' has damping=\"...\" of several numbers, .*; write one"),
+        ("joint", 'stiffness="1 2 3"', "joint 'hinge' has stiffness="),
+        ("tendon", f'<fixed name="cord" stiffness="1 2">{OF_HINGE}</fixed>', "tendon 'cord' has stiffness="),
+        ("tendon", f'<fixed name="cord" damping="1 2">{OF_HINGE}</fixed>', "tendon 'cord' has damping="),
+        ("geom", 'name="hand" adhesion="1"', "geom 'hand' has adhesion=\"...\", .*; take it out"),
+        ("geom", 'name="hand" surfacevel="1 0 0 0 0 0"', "geom 'hand' has surfacevel="),
+        ("pair", '<pair name="both" geom1="floor" geom2="ball" adhesion="1"/>', "pair 'both' has adhesion="),
+        ("option", '<option><flag damper="disable"/></option>', '<flag damper="disable"/> .* every passive force'),
+        ("option", '<option noslip_iterations="3"/>', 'noslip_iterations="..."> would be ignored'),
         ("geom", 'type="box"', r"geom 'roll'; type=\"box\": geom 2 \(unnamed, of body 'arm'\)\).*contype"),
     ],
 )  # fmt: skip
@@ -80,6 +98,12 @@ def test_refusal_of_mjx_names_what_to_edit(part, text, message):
     error.match(message)
     error.match("engine=mujoco")
     assert "mjt" not in str(error.value)
+
+
+def test_shape_in_a_fluid_is_refused_as_mjx_would_leave_it_out():
+    shape = 'name="hand" fluidshape="ellipsoid"'
+    refusal(option='<option integrator="Euler" density="1"/>', geom=shape).match("geom 'hand' has fluidshape=")
+    make_engine("mjx", model_with(option='<option integrator="Euler"/>', geom=shape))
 
 
 def test_refusal_of_mjx_lists_all_at_once():
@@ -96,8 +120,7 @@ def test_plugin_is_refused_as_mjx_would_leave_it_out():
 
 
 def test_touch_sensor_of_what_cannot_touch_is_an_error_that_names_it():
-    text = MODEL.format(option="", geom="", actuator="", sensor='<touch name="sole" site="tip"/>')
-    spec = mujoco.MjSpec.from_string(text)
+    spec = mujoco.MjSpec.from_string(text_with(sensor='<touch name="sole" site="tip"/>'))
     for geom in spec.geoms:
         geom.contype = geom.conaffinity = 0
     with pytest.raises(ConfigError, match=r"sensor 'sole' is a <touch>, but no two geoms can collide"):

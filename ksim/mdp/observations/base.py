@@ -14,7 +14,7 @@ from ksim.errors import ConfigError
 from ksim.keys import WRAPPED_OBSERVATION
 from ksim.mdp.noise import AbstractNoise, noise_key
 from ksim.mdp.term import Context, Term
-from ksim.physics.rotations import rotate
+from ksim.physics.rotations import random_turn, rotate
 
 
 class AbstractObservation(Term):
@@ -177,11 +177,7 @@ class Misaligned(_Wrapper):
                 f"Misaligned turns vectors of three components, but {type(self.observation).__name__} has shape "
                 f"{value.shape}."
             )
-        axis_key, angle_key = jax.random.split(context.key)
-        axis_3 = jax.random.normal(axis_key, (3,))
-        half_angle = jax.random.uniform(angle_key, maxval=self.max_angle) / 2
-        xyz_3 = jnp.sin(half_angle) * axis_3 / jnp.linalg.norm(axis_3)
-        rotation_4 = jnp.concatenate([jnp.cos(half_angle)[None], xyz_3])
+        rotation_4 = random_turn(context.key, self.max_angle)
         return _turned(value, rotation_4), rotation_4
 
     def next(self, value: Array, memory: tuple[Array, Array], context: Context) -> tuple[Array, Array]:

@@ -193,12 +193,12 @@ class SitePositionWorld(_OfSites):
 
 
 class BodyOrientation(_OfBodies):
-    """Orientations of bodies in the world, unit quaternions (w, x, y, z). `bodies`: their names."""
+    """Orientations of bodies in the world, unit quaternions (w, x, y, z) with w >= 0. `bodies`: their names."""
 
     needs = ("xquat",)
 
     def __call__(self, context: Context) -> Float[Array, "b 4"]:
-        return context.derived("xquat")[self.places(context)]
+        return _one_sign(context.derived("xquat")[self.places(context)])
 
 
 class BodyOrientationInBase(_OfBodies):

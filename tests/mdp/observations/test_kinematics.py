@@ -81,6 +81,8 @@ CASES = [
          derived={"site_xpos": [[9, 9, 9], [9, 9, 9], [1, 2, 0.3]]}),
     case("body orientation: in the order of the names", observations.BodyOrientation(bodies=("right_leg", "trunk")),
          [turned("x", 30), turned("x", 10)], derived={"xquat": [turned("x", degrees) for degrees in (0, 10, 20, 30)]}),
+    case("body orientation: with one sign", observations.BodyOrientation(bodies=("trunk",)), [turned("x", 10)],
+         derived={"xquat": -np.stack([turned("x", degrees) for degrees in (0, 10, 20, 30)])}),
     # Of the world, of the trunk and all it carries, and of the legs; 0.1 along the world's y is 0.1 forward.
     case("centre of mass: of the whole robot, from the base", observations.CenterOfMassPosition(), [0.1, 0, -0.1],
          ground_position=(1, 2), **LEFT, derived={"subtree_com": [[9, 9, 9], [1, 2.1, 0.4], [9, 9, 9], [9, 9, 9]]}),
