@@ -173,19 +173,20 @@ class Ground:
     Attributes:
         half_size: Half the heightfield's extent along x and y, in m; None without a heightfield.
         center: The heightfield's centre in the world, in m.
+        level: The height of the floor in the world, in m; 0 if there is none.
     """
 
     def __init__(self, mj_model: mujoco.MjModel) -> None:
         self.half_size: np.ndarray | None = None
         self.center = np.zeros(2)
-        self._level = 0.0
+        self.level = 0.0
         types = mj_model.geom_type.tolist()
         on_world = mj_model.geom_bodyid == 0
         # A quaternion with x = y = 0 rotates only about the vertical: a plane with such a quaternion faces up.
         faces_up = np.all(np.abs(mj_model.geom_quat[:, 1:3]) < 1e-6, axis=1)
         floors = np.flatnonzero(on_world & faces_up & (mj_model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE)))
         if floors.size:
-            self._level = float(mj_model.geom_pos[floors[0], 2])
+            self.level = float(mj_model.geom_pos[floors[0], 2])
         if int(mujoco.mjtGeom.mjGEOM_HFIELD) not in types:
             return
         geom = types.index(int(mujoco.mjtGeom.mjGEOM_HFIELD))
@@ -209,7 +210,7 @@ class Ground:
         As in MuJoCo, each cell of a heightfield is two triangles, split from its lowest to its highest corner.
         """
         if self.half_size is None:
-            return jnp.full(position.shape[:-1], self._level)
+            return jnp.full(position.shape[:-1], self.level)
         num_rows, num_cols = self._heights_yx.shape
         last = np.array([num_cols - 1, num_rows - 1])
         place = (position[..., :2] - self.center + self.half_size) / (2 * self.half_size) * last

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from ksim.errors import ConfigError
-from ksim.physics import load_spec
+from ksim.physics import Ground, load_spec
 from ksim.physics.actuator_kinds import limit_controls as limit_controls
 from ksim.physics.actuators import per_joint
 from ksim.physics.contacts import add_body_touch_sensor, add_touch_sensor, part_of
@@ -323,7 +323,7 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
 
     Args:
         joints: Positions in rad (m of slides), by pattern of the joint's name, the first that matches.
-        height: Height of the base, in m; None for a robot without a free base.
+        height: Height of the base above the floor, in m; None for a robot without a free base.
 
     Raises:
         ConfigError: A pattern matches no joint, or the pose would tear a closed loop open.
@@ -336,7 +336,7 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
         if not np.isnan(value):
             qpos[model.joint(name).qposadr[0]] = value
     if height is not None:
-        qpos = with_level_base(model, qpos, height)
+        qpos = with_level_base(model, qpos, Ground(model).level + height)
     qpos, _, gap = Loops(model).closed(qpos)
     if not gap <= OPEN:  # also for a non-finite pose
         raise ConfigError(

@@ -19,6 +19,13 @@ def test_pose_becomes_the_first_keyframe_and_others_follow():
     np.testing.assert_allclose(model.key_qpos[0], [0, 0, 0.3, 1, 0, 0, 0] + [0, 0, -1.2] * 4)
 
 
+def test_height_of_a_pose_is_above_the_floor():
+    spec = mujoco.MjSpec.from_string(DOG)
+    robot.add_ground(spec, -0.5)
+    robot.set_pose(spec, {}, height=0.3)
+    assert spec.compile().key_qpos[0][2] == pytest.approx(-0.2)
+
+
 def test_pattern_of_all_joints_is_heeded_by_motors_and_poses():
     spec = mujoco.MjSpec.from_string(DOG)
     robot.add_motors(spec, {"*_knee": 30.0, "*": 20.0})
