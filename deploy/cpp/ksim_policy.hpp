@@ -160,6 +160,7 @@ class Policy {
   }
 
   // One control step. Returns a control per entry of targets_of(): for servos positions in rad, else torques in Nm.
+  // Convert those of the file's own actuators (ModelActuators) by `gear` and `gain`: see docs/deploying.md.
   Vector step(const Readings& readings) {
     detail::demand(readings.joint_position.size() == joints_.size() && readings.joint_velocity.size() == joints_.size(),
                    "The readings must have positions and velocities of " + std::to_string(joints_.size()) + " joints.");
