@@ -8,6 +8,7 @@ your sensors and motors, or take the runner in C++ of deploy/cpp.
 
 import argparse
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -270,15 +271,9 @@ class Robot:
         self._motor_curve, self._force_range = actuators["motor_curve"], self.model.actuator_forcerange.copy()
         if metadata["action_to_ctrl"] is None or "class" in (self._motor_curve or {}):
             raise SystemExit(f"Actuators {actuators['class']} are custom: implement them in Robot.step.")
-        self._smoothings = [
-            1 - np.exp(-metadata["control_dt_s"] / term["args"]["time_constant_s"])
-            for term in metadata["action_filters"].values()
-            if term["class"] == SMOOTHING
-        ]
-        self._around = next(
-            (x["args"]["command"] for x in metadata["action_filters"].values() if x["class"] == AROUND), None
-        )
-        self._driven, _ = self.joints(actuators["joints"]) if self._around else ([], None)
+        self._filters = [x for x in metadata["action_filters"].values() if x["class"] in (SMOOTHING, AROUND)]
+        is_around = any(x["class"] == AROUND for x in self._filters)
+        self._driven, _ = self.joints(actuators["joints"]) if is_around else ([], None)
         limit = lambda values, default: np.array([default if x is None else x for x in values])
         to_ctrl = metadata["action_to_ctrl"]
         self._offset, self._scale = np.array(to_ctrl["offset"]), np.array(to_ctrl["scale"])
@@ -310,8 +305,11 @@ class Robot:
         if qvel is not None:
             self.data.qvel[:] = qvel
         self.last_action = np.zeros(self._metadata["action_size"])
-        self._smoothed = np.zeros((len(self._smoothings), len(self.last_action)))
-        fill(self.data.ctrl, self.controls(self.last_action), "action_to_ctrl")
+        self._smoothed = np.zeros((len(self._filters), len(self.last_action)))
+        start = self.last_action
+        for term in (x for x in self._filters if x["class"] == AROUND):
+            start = self._around(start, term["args"]["command"])
+        fill(self.data.ctrl, self.controls(start), "action_to_ctrl")
         self.model.actuator_forcerange[:] = self._force_range
         self._sent: list[tuple[float, np.ndarray]] = []
         self._rng = np.random.default_rng(0)
@@ -320,12 +318,25 @@ class Robot:
         self._deepest = self._half_height() if self.has_base else 0.0
 
     def controls(self, action: np.ndarray) -> np.ndarray:
-        """The controls for an action: for servos, joint targets in rad, around those of a motion that is tracked."""
+        """The controls for an action after the filters: for servos, their targets."""
         moved = self._scale * action if self._scale.ndim == 1 else self._scale @ action
-        middle = self._offset
-        if self._around:
-            middle = self.motions[self._around]["qpos"][int(self.command[self._around][0]), self._driven]
-        return np.clip(middle + moved, self._lower, self._upper)
+        return np.clip(self._offset + moved, self._lower, self._upper)
+
+    def filtered(self, action: np.ndarray) -> np.ndarray:
+        """An action after the filters of the training, in their order."""
+        for i, term in enumerate(self._filters):
+            if term["class"] == AROUND:
+                action = self._around(action, term["args"]["command"])
+            else:
+                share = 1 - np.exp(-self._metadata["control_dt_s"] / term["args"]["time_constant_s"])
+                self._smoothed[i] += share * (action - self._smoothed[i])
+                action = self._smoothed[i]
+        return action
+
+    def _around(self, action: np.ndarray, command: str) -> np.ndarray:
+        """The action that moves the targets away from the commanded frame of a motion as this one from the pose."""
+        frame = self.motions[command]["qpos"][int(self.command[command][0]), self._driven]
+        return action + (frame - self.default_qpos[self._driven]) / self._scale
 
     def step(self, action: np.ndarray) -> None:
         """One control step.
@@ -333,10 +344,7 @@ class Robot:
         Afterwards sensors have their values from before the last physics step, as in training; positions and
         velocities are current.
         """
-        acting = action
-        for i, share in enumerate(self._smoothings):
-            self._smoothed[i] += share * (acting - self._smoothed[i])
-            acting = self._smoothed[i]
+        acting = self.filtered(action)
         if self._rng.random() >= self.drop:
             self._sent.append((self.time_s + self.delay_s, self.controls(acting)))
         for _ in range(round(self._metadata["control_dt_s"] / self._metadata["physics_dt_s"])):
@@ -457,6 +465,13 @@ def imu_reading(robot: Robot, site: str, kind: mujoco.mjtSensor) -> np.ndarray:
     return robot.data.sensordata[start : start + 3]
 
 
+def sensor_reading(robot: Robot, sensor: str) -> np.ndarray:
+    """The reading of a sensor; of a foot of several bodies the sum of its sensors."""
+    known = {robot.model.sensor(i).name for i in range(robot.model.nsensor)}
+    parts = itertools.takewhile(known.__contains__, (f"ksim_{sensor}_part_{k}" for k in itertools.count(1)))
+    return np.sum([robot.data.sensor(name).data for name in (sensor, *parts)], axis=0)
+
+
 def joint_position(robot: Robot, joints: Sequence[str] | None) -> np.ndarray:
     """Positions of joints relative to the default pose, in rad."""
     places, _ = robot.joints(joints)
@@ -521,7 +536,7 @@ OBSERVATIONS: dict[str, Callable[..., np.ndarray]] = {
     "ProjectedGravity": projected_gravity,
     "BaseAngularVelocity": base_angular_velocity,
     "BaseLinearVelocity": base_linear_velocity,
-    "SensorReading": lambda robot, sensor: robot.data.sensor(sensor).data,
+    "SensorReading": sensor_reading,
     "ImuGyro": lambda robot, site: imu_reading(robot, site, mujoco.mjtSensor.mjSENS_GYRO),
     "ImuAccelerometer": lambda robot, site: imu_reading(robot, site, mujoco.mjtSensor.mjSENS_ACCELEROMETER),
     "JointPosition": joint_position,

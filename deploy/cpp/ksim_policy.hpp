@@ -7,7 +7,7 @@
 //     send(policy.step(readings));
 //
 // The metadata in the file say how observations are made and how actions become targets; docs/deploying.md describes
-// them. Needs C++17, ONNX Runtime 1.16 or newer, and nlohmann-json 3.
+// them. Needs C++17, ONNX Runtime 1.16 or newer, and nlohmann-json 3.9 or newer.
 #pragma once
 
 #include <onnxruntime_cxx_api.h>
@@ -27,7 +27,7 @@
 
 namespace ksim {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // filters and ranges of commands are in order
 using Vector = std::vector<double>;
 using Vector3 = std::array<double, 3>;
 
@@ -41,7 +41,7 @@ struct Readings {
   Vector3 position{};                    // of the base in the world, m; only for policies that follow a motion's place
   std::map<std::string, Vector3> gyros;  // by the site of the IMU, rad/s
   std::map<std::string, Vector3> accelerometers;  // by the site of the IMU, m/s^2
-  std::map<std::string, Vector> sensors;          // other sensors of the model, by name
+  std::map<std::string, Vector> sensors;          // other sensors of the model, by name; see `sensors` of its metadata
 };
 
 namespace detail {
@@ -120,9 +120,10 @@ class Policy {
     lower_ = detail::numbers(map.at("lower"), -infinity), upper_ = detail::numbers(map.at("upper"), infinity);
     for (const Json& row : map.at("scale")) scale_.push_back(row.is_array() ? detail::numbers(row) : Vector{row});
     for (const auto& [name, filter] : metadata_.at("action_filters").items()) {
+      const Json& args = filter.at("args");
       if (filter.at("class") == "ActionSmoothing")
-        shares_.push_back(1 - std::exp(-control_dt_s() / filter.at("args").at("time_constant_s").get<double>()));
-      if (filter.at("class") == "AroundMotion") around_ = filter.at("args").at("command");
+        filters_.push_back({1 - std::exp(-control_dt_s() / args.at("time_constant_s").get<double>()), "", {}});
+      if (filter.at("class") == "AroundMotion") filters_.push_back({0, args.at("command"), {}});
     }
     for (const auto& [name, command] : metadata_.at("commands").items()) commands_[name] = default_command(command);
     add_observations();
@@ -138,7 +139,7 @@ class Policy {
     memory_.clear();
     for (const Json& part : metadata_.at("memory")) memory_.push_back(start_of(part));
     action_.assign(metadata_.at("action_size").get<std::size_t>(), 0.0);
-    smoothed_.assign(shares_.size(), action_);
+    for (Filter& filter : filters_) filter.smoothed = action_;
     for (const auto& [name, command] : metadata_.at("commands").items())
       if (command.at("class") == "MotionCommand") {
         const Json& first = command.at("args").at("motions").at("first");
@@ -159,16 +160,12 @@ class Policy {
   }
 
   // One control step. Returns a control per entry of targets_of(): for servos positions in rad, else torques in Nm.
+  // Convert those of the file's own actuators (ModelActuators) by `gear` and `gain`: see docs/deploying.md.
   Vector step(const Readings& readings) {
     detail::demand(readings.joint_position.size() == joints_.size() && readings.joint_velocity.size() == joints_.size(),
                    "The readings must have positions and velocities of " + std::to_string(joints_.size()) + " joints.");
     run(readings);
-    Vector acting = action_;
-    for (std::size_t i = 0; i < shares_.size(); ++i) {
-      for (std::size_t j = 0; j < acting.size(); ++j) smoothed_[i][j] += shares_[i] * (acting[j] - smoothed_[i][j]);
-      acting = smoothed_[i];
-    }
-    const Vector targets = controls(acting);
+    const Vector targets = controls(filtered(action_));
     ++num_steps_;
     for (const auto& [name, command] : metadata_.at("commands").items())
       if (command.at("class") == "MotionCommand") commands_[name] = {double(coming_frame(name, 1))};
@@ -204,6 +201,13 @@ class Policy {
   const Vector& action() const { return action_; }
 
  private:
+  // A low-pass filter with the share of the new action, or a command with the motion that actions are around.
+  struct Filter {
+    double share;
+    std::string around;
+    Vector smoothed;
+  };
+
   static Ort::SessionOptions options() {
     Ort::SessionOptions options;
     options.SetIntraOpNumThreads(1);  // a small network, and a control loop beside it
@@ -295,12 +299,27 @@ class Policy {
     for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = std::move(results[i + 1]);
   }
 
+  // An action after the filters of the training, in their order. Around a motion, it moves the targets away from the
+  // commanded frame as it would from the default pose.
+  Vector filtered(Vector action) {
+    for (Filter& filter : filters_) {
+      if (filter.around.empty()) {
+        for (std::size_t i = 0; i < action.size(); ++i)
+          action[i] = filter.smoothed[i] += filter.share * (action[i] - filter.smoothed[i]);
+        continue;
+      }
+      const Json& frame = motions(filter.around).at("qpos")[std::size_t(commands_.at(filter.around)[0])];
+      const Json& rest = metadata_.at("robot").at("default_qpos");
+      for (std::size_t i = 0; i < action.size(); ++i) {
+        const int place = places_.at(targets_of()[i]).first;
+        action[i] += (frame[place].get<double>() - rest[place].get<double>()) / scale_[i].at(0);
+      }
+    }
+    return action;
+  }
+
   Vector controls(const Vector& action) const {
     Vector result = offset_;
-    if (!around_.empty()) {
-      const Json& qpos = motions(around_).at("qpos")[std::size_t(commands_.at(around_)[0])];
-      for (std::size_t i = 0; i < result.size(); ++i) result[i] = qpos[places_.at(targets_of()[i]).first];
-    }
     for (std::size_t i = 0; i < result.size(); ++i) {
       if (scale_[i].size() == 1 && scale_.size() == action.size())
         result[i] += scale_[i][0] * action[i];
@@ -351,7 +370,13 @@ class Policy {
     observations["BaseAngularVelocity"] = [](const Readings& now, const Json&) { return vector(now.angular_velocity); };
     observations["BaseLinearVelocity"] = [](const Readings& now, const Json&) { return vector(now.linear_velocity); };
     observations["SensorReading"] = [](const Readings& now, const Json& args) {
-      return detail::reading(now.sensors, args.at("sensor"), "sensor");
+      const std::string name = args.at("sensor");
+      Vector result = detail::reading(now.sensors, name, "sensor");
+      for (int k = 1;; ++k) {
+        const auto part = now.sensors.find("ksim_" + name + "_part_" + std::to_string(k));
+        if (part == now.sensors.end()) return result;
+        for (std::size_t i = 0; i < result.size(); ++i) result[i] += part->second.at(i);
+      }
     };
     observations["ImuGyro"] = [](const Readings& now, const Json& args) {
       return vector(detail::reading(now.gyros, args.at("site"), "gyro"));
@@ -422,13 +447,14 @@ class Policy {
   Ort::Session session_;
   Ort::MemoryInfo memory_info_;
   Json metadata_;
-  std::string action_output_, around_;
+  std::string action_output_;
   std::vector<std::string> joints_;
   std::map<std::string, std::pair<int, int>> places_;
   int base_qpos_ = 0;
   std::size_t clip_ = 0, num_steps_ = 0;
-  Vector default_position_, offset_, lower_, upper_, action_, shares_;
-  std::vector<Vector> scale_, smoothed_;
+  Vector default_position_, offset_, lower_, upper_, action_;
+  std::vector<Vector> scale_;
+  std::vector<Filter> filters_;
   std::map<std::string, Vector> commands_;
   std::vector<Ort::Value> memory_;
 };

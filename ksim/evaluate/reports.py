@@ -290,7 +290,8 @@ def height_words(recording: Recording) -> str | None:
     """
     if recording.model is None or recording.model.terrain is not None or not len(recording.base_position):
         return None
-    mj_model, height = recording.model.mj_model, float(recording.base_position[:, 2].mean())
+    mj_model, level = recording.model.mj_model, recording.model.ground.level
+    height = float(recording.base_position[:, 2].mean()) - level
     try:
         found = look_at(mj_model)
     except ConfigError:

@@ -1,11 +1,14 @@
 """Robot files on disk: MJCF, URDF and zip files of them, with the meshes that they name."""
 
+import html
+import itertools
 import os
 import re
 import xml.etree.ElementTree as ET
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -19,7 +22,11 @@ _FOLDERS_UP = 4
 """Folders above a robot file in which a path that it names is looked for."""
 _LEAST_MASS, _LEAST_INERTIA = 1e-6, 1e-11
 """Least mass and moment of inertia of a link, in kg and kg m^2."""
-_INCLUDED = r"<include\s+file\s*=\s*[\"']([^\"']*)[\"']"
+_FILE = re.compile(r"(<(include|model)\b[^<>]*?\bfile\s*=\s*)[\"']([^\"']*)[\"']")
+"""A file that another one includes or attaches."""
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_TAG = re.compile(r"<(model|attach)\b([^<>]*)>")
+_ATTRIBUTE = re.compile(r"(\w+)\s*=\s*[\"']([^\"']*)[\"']")
 _OUTDATED = {
     "option": "apirate|mpr_tolerance|mpr_iterations",
     "compiler": "convexhull|exactmeshinertia",
@@ -40,22 +47,79 @@ def read_spec(path: Path) -> mujoco.MjSpec:
     if kind_of(path) == "robot":
         return _read_urdf(path)
     check_mjcf(path)
-    text = path.read_text(errors="replace")
-    included = {name: path.parent / name for name in re.findall(_INCLUDED, text)}
-    texts = {name: part.read_text(errors="replace") for name, part in included.items() if part.is_file()}
-    current, current_texts = _up_to_date(text), {name: _up_to_date(part) for name, part in texts.items()}
-    if path.suffix == ".xml" and (current, current_texts) == (text, texts):
+    texts: dict[Path, str] = {}
+    path = path.absolute()
+    _gather(path, path.parent, texts)
+    current = {file: _up_to_date(text) for file, text in texts.items()}
+    if path.suffix == ".xml" and current == texts:
         spec = mujoco.MjSpec.from_file(str(path))
     else:  # from_file reads no other suffix
-        contents = {name: part.encode() for name, part in current_texts.items()}
-        spec = mujoco.MjSpec.from_string(current, include=contents or None)
-        spec.modelfiledir = str(path.absolute().parent)
-    for folder, parts in ((spec.meshdir, (*spec.meshes, *spec.skins, *spec.hfields)), (spec.texturedir, spec.textures)):
-        for part in parts:
-            if part.file and not (path.parent / folder / part.file).is_file():
-                found = find_file(part.file, path.parent)
-                part.file = str(found or part.file)
+        contents = {str(file): text.encode() for file, text in current.items() if file != path}
+        spec = mujoco.MjSpec.from_string(current[path], include=contents or None)
+        spec.modelfiledir = str(path.parent)
+    attached = _attached_files(path, texts)
+    for folder, part in _parts_with_files(spec):
+        key = (type(part), part.name)
+        if key in attached:
+            part.file = attached[key]
+        elif not (path.parent / folder / part.file).is_file():
+            part.file = str(find_file(part.file, path.parent) or part.file)
     return spec
+
+
+def _parts_with_files(spec: mujoco.MjSpec) -> Iterator[tuple[str, Any]]:
+    """The parts of a model that name a file, each with the folder in which it should be."""
+    for folder, parts in ((spec.meshdir, (*spec.meshes, *spec.skins, *spec.hfields)), (spec.texturedir, spec.textures)):
+        yield from ((folder, part) for part in parts if part.file)
+
+
+def _gather(path: Path, root: Path, texts: dict[Path, str]) -> None:
+    """Adds the text of a file to `texts`, and of all files that it includes or attaches, which it names by full paths.
+
+    Paths are relative to `root`, the folder of the main file, or to the file that names them.
+    """
+    texts[path] = ""
+
+    def with_full_path(found: re.Match[str]) -> str:
+        beginning, kind, name = found.groups()
+        places = [Path(os.path.normpath(folder / html.unescape(name))) for folder in (root, path.parent)]
+        target = next((place for place in places if place.is_file()), None)
+        if target is None:
+            return found[0]
+        if target not in texts:
+            _gather(target, root if kind == "include" else target.parent, texts)
+        return f'{beginning}"{html.escape(str(target))}"'
+
+    texts[path] = _FILE.sub(with_full_path, _COMMENT.sub("", path.read_text(errors="replace")))
+
+
+def _attached_files(path: Path, texts: Mapping[Path, str]) -> dict[tuple[type[Any], str], str]:
+    """The files of the parts that a model gets from those that it attaches, by kind and name of the part."""
+    tags = [
+        (tag, {name: html.unescape(value) for name, value in _ATTRIBUTE.findall(rest)})
+        for text in _with_includes(path, texts)
+        for tag, rest in _TAG.findall(text)
+    ]
+    models = {}
+    for file, given in ((Path(given["file"]), given) for tag, given in tags if tag == "model" and "file" in given):
+        if file in texts:
+            spec = read_spec(file)
+            places = [(part, file.parent / folder / part.file) for folder, part in _parts_with_files(spec)]
+            models[given.get("name", spec.modelname)] = [(part, place) for part, place in places if place.is_file()]
+    return {
+        (type(part), given.get("prefix", "") + part.name): str(place)
+        for tag, given in tags
+        if tag == "attach"
+        for part, place in models.get(given.get("model", ""), [])
+    }
+
+
+def _with_includes(path: Path, texts: Mapping[Path, str]) -> Iterator[str]:
+    """The text of a file, and those of all files that it includes."""
+    yield texts[path]
+    for _, kind, name in _FILE.findall(texts[path]):
+        if kind == "include" and (file := Path(html.unescape(name))) in texts:
+            yield from _with_includes(file, texts)
 
 
 def _up_to_date(text: str) -> str:
@@ -92,7 +156,7 @@ def unpacked(path: Path, folder: Path) -> Path:
         raise ConfigError(f"{path} cannot be unpacked: {error}.") from error
     files = [file for file in _files(folder) if file.suffix in (".xml", ".mjcf", ".urdf")]
     robots = [file for file in files if kind_of(file) in ("mujoco", "robot")]
-    parts = {name for file in robots for name in re.findall(_INCLUDED, file.read_text(errors="replace"))}
+    parts = [name for file in robots for _, _, name in _FILE.findall(file.read_text(errors="replace"))]
     whole = [file for file in robots if not any(str(file).endswith(part) for part in parts)]
     named = [file for file in whole if file.stem == path.stem]
     found = named if len(named) == 1 else whole
@@ -109,7 +173,11 @@ def find_file(name: str, folder: Path) -> Path | None:
     """The file that a robot file in `folder` means by a name; None if there is none.
 
     The name may be a path, or one of ROS such as `package://my_robot/meshes/hip.stl`. A file that is not at its place
-    is found by its name, below the folder that holds `folder`.
+    is found by its name, below the folder that holds `folder`: the one that shares most of the path's last parts, and
+    then the nearest.
+
+    Raises:
+        ConfigError: Several files with different contents are as good.
     """
     scheme, _, rest = name.rpartition("://")
     rest = Path(rest.lstrip("/") if scheme == "package" else rest.replace("\\", "/"))
@@ -120,7 +188,20 @@ def find_file(name: str, folder: Path) -> Path | None:
         for path in (rest, Path(*rest.parts[1:])):  # with and without the name of its package
             if path.name and (above / path).is_file():
                 return above / path
-    return next((path for path in _files(folder.parent) if path.name == rest.name), None)
+    places = [path for path in _files(folder.parent) if path.name == rest.name]
+    ranks = [(_shared(path.parts[::-1], rest.parts[::-1]), _shared(path.parts, folder.parts)) for path in places]
+    best = [path for path, rank in zip(places, ranks, strict=True) if rank == max(ranks)]
+    if len({path.read_bytes() for path in best}) > 1:
+        raise ConfigError(
+            f"The file {name!r} may be any of {', '.join(str(path) for path in best)}. Put it where the robot file in "
+            f"{folder} says."
+        )
+    return best[0] if best else None
+
+
+def _shared(parts: Sequence[str], others: Sequence[str]) -> int:
+    """The number of parts with which both begin."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(parts, others, strict=False)))
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -173,7 +173,7 @@ class Ground:
     Attributes:
         half_size: Half the heightfield's extent along x and y, in m; None without a heightfield.
         center: The heightfield's centre in the world, in m.
-        level: The height of the floor, or of the heightfield's edge, in m.
+        level: The height of the floor in the world, or of the heightfield's edge, in m; 0 if there is neither.
     """
 
     def __init__(self, mj_model: mujoco.MjModel) -> None:

@@ -9,8 +9,7 @@ import mujoco
 import numpy as np
 
 from ksim.errors import ConfigError
-from ksim.physics import PhysicsModel, compile_model
-from ksim.physics.names import base_height_of
+from ksim.physics import Ground, PhysicsModel, compile_model
 from ksim.robot.describe import (
     Leg,
     RobotDescription,
@@ -38,7 +37,7 @@ from ksim.robot.plan import (
     strength_of,
     torque_limits,
 )
-from ksim.robot.pose import Stance, find_stance, lifting_bends, on_ground, stretched_height
+from ksim.robot.pose import Stance, find_stance, height_of, lifting_bends, on_ground, stretched_height
 from ksim.robot.scene import Foot, add_gravity, add_motors, set_pose, use_plain_contacts
 
 PERIOD_PART = 2.9
@@ -160,7 +159,7 @@ def _above_ground(height: float, pose: str) -> float:
 
 def _first_height(model: mujoco.MjModel, found: RobotDescription) -> float:
     """The approximate standing height of the base, in m, for the gains with which the robot settles."""
-    return base_height_of(model, on_ground(model, str(found.base), clipped_reference(model)))
+    return height_of(model, on_ground(model, str(found.base), clipped_reference(model)))
 
 
 def _gains(
@@ -179,6 +178,7 @@ def _gains(
         found.driven or found.joints,
         found.legs,
         limits=limits,
+        has_motors=found.drive != "none",
         frequency_hz=1.5 / period_s,
         own_kp=own_kp(model, found),
         settings=settings,
@@ -192,11 +192,12 @@ def _qpos(spec: mujoco.MjSpec, stance: Stance) -> np.ndarray:
 
 
 def _rest_height(model: mujoco.MjModel, qpos: np.ndarray, feet: Sequence[Foot]) -> float:
-    """Mean height of the feet's boxes, in m."""
+    """Mean height of the feet's boxes above the floor, in m."""
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)
-    return float(np.mean([in_world(data, model.body(foot.body).id, foot.pos)[2] for foot in feet]))
+    heights = [in_world(data, model.body(foot.body).id, foot.pos)[2] for foot in feet]
+    return float(np.mean(heights)) - Ground(model).level
 
 
 def _foot(spec: mujoco.MjSpec, leg: Leg) -> Foot:

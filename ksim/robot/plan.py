@@ -83,6 +83,7 @@ def gains_of(
     *,
     limits: Mapping[str, float],
     frequency_hz: float,
+    has_motors: bool = False,
     own_kp: Mapping[str, float] | None = None,
     tip: tuple[str, np.ndarray] | None = None,
     settings: Settings = USUAL,
@@ -95,6 +96,7 @@ def gains_of(
         qpos: The standing pose.
         legs: The robot's legs; empty if it is fixed to the world.
         limits: Known torque limits by joint, in N m.
+        has_motors: Whether the limits are of motors that the model has, and so apply even if they are not credible.
         own_kp: Stiffness of the model's own servos by joint; it is kept.
         tip: For arms: the body at the end, and a point in its frame, in m, which carries a payload.
         frequency_hz: Natural frequency of an unloaded joint, in Hz. For legs: 1.5 times the gait's frequency.
@@ -126,7 +128,8 @@ def gains_of(
         guess = max(needed, kp[name] * min(0.5, quarter))
         own = limits.get(name, guess)
         torque[name] = own if BELIEVED[0] * guess <= own <= BELIEVED[1] * guess else guess
-        by_torque = np.clip(TORQUE_PART * limits.get(name, torque[name]) / kp[name], *ACTION_SCALE_RAD)
+        most = limits.get(name, torque[name]) if has_motors else torque[name]
+        by_torque = np.clip(TORQUE_PART * most / kp[name], *ACTION_SCALE_RAD)
         scale[name] = min(float(by_torque), quarter) if legs else quarter
     offset: dict[str, float] = {}
     if legs:
@@ -224,7 +227,7 @@ class LeggedRobot(Drives):
     Attributes:
         feet: Boxes around the feet, in rows of left and right; each gets a site and a touch sensor.
         pose: The default pose, in rad (m), by pattern of joint names. Actions are relative to it.
-        height: Height of the base in that pose, in m.
+        height: Height of the base above the floor in that pose, in m.
         standing_height: Height of the base once the servos have sagged, in m.
         rest_height: Height of the feet's sites in that pose, in m.
         period_s: Period of the gait, in s.

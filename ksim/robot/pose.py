@@ -8,6 +8,8 @@ import mujoco
 import numpy as np
 from scipy.optimize import least_squares
 
+from ksim.errors import ConfigError
+from ksim.physics import Ground
 from ksim.physics.names import base_height_of, base_rotation, with_level_base
 from ksim.physics.trees import OPEN, Loops
 from ksim.robot.describe import Leg, clipped_reference, collides, in_world, lowest_point
@@ -74,7 +76,7 @@ def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: S
         for is_helped, (source, qpos) in itertools.product((False, True), some):
             held, ctrl = hold(qpos)
             settled, upright_s, stands = settle(held, ctrl, qpos, base, legs, is_helped=is_helped)
-            heights = base_height_of(model, qpos), base_height_of(model, settled)
+            heights = height_of(model, qpos), height_of(model, settled)
             angles = {name: float(qpos[model.joint(name).qposadr[0]]) for name in joints}
             stance = Stance(angles, *heights, source, stands, is_helped, crouches)
             if stance.stands:
@@ -87,9 +89,9 @@ def _to_walk_in(
     model: mujoco.MjModel, poses: Sequence[tuple[str, np.ndarray]]
 ) -> tuple[list[tuple[str, np.ndarray]], tuple[str, ...]]:
     """Poses to walk in, and the sources of the other poses, which are far below the height with bent legs."""
-    heights = [base_height_of(model, qpos) for source, qpos in poses if source == BENT_LEGS]
+    heights = [height_of(model, qpos) for source, qpos in poses if source == BENT_LEGS]
     least = CROUCH * max([0.0, *heights])
-    crouches = [source for source, qpos in poses if base_height_of(model, qpos) < least]
+    crouches = [source for source, qpos in poses if height_of(model, qpos) < least]
     return [(source, qpos) for source, qpos in poses if source not in crouches], tuple(crouches)
 
 
@@ -123,7 +125,13 @@ def on_ground(model: mujoco.MjModel, base: str, qpos: np.ndarray) -> np.ndarray:
     mujoco.mj_kinematics(model, data)
     root = model.body_rootid[model.body(base).id]
     geoms = [g for g in range(model.ngeom) if model.body_rootid[model.geom_bodyid[g]] == root and collides(model, g)]
-    return with_level_base(model, qpos, -min(float(lowest_point(model, data, g)[2]) for g in geoms))
+    lowest = min(float(lowest_point(model, data, g)[2]) for g in geoms)
+    return with_level_base(model, qpos, Ground(model).level - lowest)
+
+
+def height_of(model: mujoco.MjModel, qpos: np.ndarray) -> float:
+    """The height of the base above the floor in a pose, in m."""
+    return base_height_of(model, qpos) - Ground(model).level
 
 
 def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float) -> np.ndarray | None:
@@ -148,7 +156,7 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
 def stretched_height(model: mujoco.MjModel, base: str, legs: Sequence[Leg]) -> float | None:
     """Height of the base above the ground with stretched legs, in m; None if their feet cannot be under the hips."""
     stretched = bent_pose(model, base, legs, 0.99)
-    return None if stretched is None else base_height_of(model, on_ground(model, base, stretched))
+    return None if stretched is None else height_of(model, on_ground(model, base, stretched))
 
 
 def lifting_bends(
@@ -189,11 +197,19 @@ class LegKinematics:
     """Inverse kinematics of one leg, by least squares within the ranges of its joints, which `places` finds in qpos."""
 
     def __init__(self, model: mujoco.MjModel, leg: Leg, reference: np.ndarray, shift: float | None) -> None:
-        """Measures a leg with at least one joint, which should stay near `reference`, the pose of everything else.
+        """Measures a leg, which should stay near `reference`, the pose of everything else.
 
         `shift` is the desired distance of the foot in front of its hip, in m; None: as in the reference.
+
+        Raises:
+            ConfigError: The leg has no hinge or slide joint.
         """
         ids = [model.joint(name).id for name in leg.joints]
+        if not ids:
+            raise ConfigError(
+                f"The leg of {leg.body!r} has no hinge or slide joint, which a leg needs. Replace its ball joints by "
+                "three hinges each."
+            )
         self.places = model.jnt_qposadr[ids]
         limited = model.jnt_limited[ids].astype(bool)
         self._low, self._high = np.where(limited, model.jnt_range[ids].T, [[-np.pi], [np.pi]])
@@ -268,7 +284,7 @@ def settle(
     body = model.body(base).id
     if is_helped:
         weight = float(model.body_subtreemass[body] * np.linalg.norm(model.opt.gravity))
-        model.dof_damping[base_rotation(model)] = HELP_S * weight * base_height_of(model, qpos)
+        model.dof_damping[base_rotation(model)] = HELP_S * weight * height_of(model, qpos)
     root = model.body_rootid[body]
     feet = {model.body(leg.body).id for leg in legs}
     feet |= {int(model.body_parentid[b]) for b in feet} - {body}  # heels above toes
@@ -287,7 +303,7 @@ def settle(
     touching = {int(b) for b in model.geom_bodyid[data.contact.geom.ravel()] if model.body_rootid[b] == root}
     # One foot of several may hover: on a hard floor, three feet carry a stiff robot.
     on_feet = touching <= feet and len(touching) >= max(1, len(legs) - 1)
-    is_up = base_height_of(model, data.qpos) >= STAYS_UP * base_height_of(model, qpos)
+    is_up = height_of(model, data.qpos) >= STAYS_UP * height_of(model, qpos)
     own = model.body_rootid == root
     weight = float(model.body_mass[own] @ (1 - model.body_gravcomp[own]) * np.linalg.norm(model.opt.gravity))
     is_carried = bool(carried) and float(np.mean(carried)) >= CARRIED * weight

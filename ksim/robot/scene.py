@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from ksim.errors import ConfigError
-from ksim.physics import load_spec
+from ksim.physics import Ground, load_spec
 from ksim.physics.actuator_kinds import limit_controls as limit_controls
 from ksim.physics.actuators import per_joint
 from ksim.physics.contacts import add_body_touch_sensor, add_touch_sensor, part_of
@@ -70,11 +70,15 @@ def raise_base(spec: mujoco.MjSpec, height: float) -> None:
     Raises:
         ConfigError: The robot has no free joint.
     """
-    model = spec.copy().compile()
+    named = spec.copy()
+    for i, body in enumerate(named.bodies):
+        body.name = body.name or f"body_{i}_without_name"
+    model = named.copy().compile()
     names = ModelNames(model)
     if not names.has_base:
         raise ConfigError("raise_base needs a robot with a free joint.")
-    base = spec.bodies[names.base_body()]
+    # By name, as MuJoCo may fuse bodies before it with the world.
+    base = spec.bodies[[body.name for body in named.bodies].index(model.body(names.base_body()).name)]
     up_3 = np.array([0.0, 0.0, height])
     start, _ = names.free_joint()
     for key in spec.keys:
@@ -304,6 +308,10 @@ def add_motors(spec: mujoco.MjSpec, torque: Mapping[str, float]) -> None:
         if limit > 0:
             motor = spec.add_actuator(name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
             motor.set_to_motor()
+            # Not those of the model's default class, which set_to_motor leaves.
+            motor.gear, motor.armature, motor.damping = [1, 0, 0, 0, 0, 0], 0.0, [0, 0, 0]
+            motor.forcelimited = motor.actlimited = mujoco.mjtLimited.mjLIMITED_FALSE
+            motor.forcerange = motor.actrange = [0, 0]
             motor.ctrllimited, motor.ctrlrange = True, [-limit, limit]
 
 
@@ -315,7 +323,7 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
 
     Args:
         joints: Positions in rad (m of slides), by pattern of the joint's name, the first that matches.
-        height: Height of the base, in m; None for a robot without a free base.
+        height: Height of the base above the floor, in m; None for a robot without a free base.
 
     Raises:
         ConfigError: A pattern matches no joint, or the pose would tear a closed loop open.
@@ -328,7 +336,7 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
         if not np.isnan(value):
             qpos[model.joint(name).qposadr[0]] = value
     if height is not None:
-        qpos = with_level_base(model, qpos, height)
+        qpos = with_level_base(model, qpos, Ground(model).level + height)
     qpos, _, gap = Loops(model).closed(qpos)
     if not gap <= OPEN:  # also for a non-finite pose
         raise ConfigError(

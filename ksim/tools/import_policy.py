@@ -12,8 +12,8 @@ The policy's value function is not imported, so training cannot go on from it.
 
 A policy reads numbers in the order of its own observations. --order names them as there (names of Isaac Lab and mjlab
 are known, others must be ksim's), and the columns of the weights are brought into the order of the task. --joints names
-the joints in the order there, for observations of joints and for actions. Without them the order must be the task's,
-which is printed.
+the joints in the order there, for actions and for observations of all or some of the joints. Without them the order
+must be the task's, which is printed.
 
 Files are read without running code that they hold.
 """
@@ -41,6 +41,7 @@ from ksim.learn.learner import trainable_leaves
 from ksim.mdp import observations as obs
 from ksim.nn.networks import MlpActorCritic
 from ksim.nn.normalizer import ObservationNormalizer
+from ksim.physics.names import ModelNames
 from ksim.policy.load import PolicyExport, task_on_one_device
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.overrides import parse_overrides
@@ -64,6 +65,8 @@ NAMES: dict[str, tuple[type[Any], ...]] = {
     "height_scan": (obs.HeightScan,),
 }
 """Observations of Isaac Lab and mjlab by name, and the terms that are the same."""
+OF_ACTUATORS = (obs.LastAction, obs.PreviousAction, obs.ActionHistory, obs.ActuatorForce, obs.ActuatorControl)
+"""Observations with a number for each actuator."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,9 @@ def _of_rsl_rl(content: Mapping[str, Any]) -> Weights:
 def _of_brax(content: Any) -> Weights:
     normalizer, policy, *_ = content
     tree = _plain(policy)["params"]
-    names = sorted((name for name in tree if name.startswith("hidden_")), key=lambda name: int(name[len("hidden_") :]))
+    if any(not name.startswith("hidden_") for name in tree):
+        raise ValueError("it has layers that are not dense")
+    names = sorted(tree, key=lambda name: int(name[len("hidden_") :]))
     layers = [(np.asarray(tree[name]["kernel"]).T, np.asarray(tree[name]["bias"])) for name in names]
     weight, bias = layers[-1]
     half = len(bias) // 2  # the other half are standard deviations
@@ -224,12 +229,17 @@ def _plain(tree: Any) -> Any:
 
 @dataclass(frozen=True)
 class Slot:
-    """An observation term in the policy's observation: its name, and its columns."""
+    """An observation term in the policy's observation: its name, and its columns.
+
+    Attributes:
+        joints: The joints of the last axis of its numbers, in order; empty if these are not of joints.
+    """
 
     name: str
     term: Any
     start: int
     size: int
+    joints: tuple[str, ...] = ()
 
 
 def slots_of(task: RLTask[Any]) -> list[Slot]:
@@ -238,18 +248,31 @@ def slots_of(task: RLTask[Any]) -> list[Slot]:
     if not isinstance(env, MdpEnvironment):
         raise ConfigError(f"{type(env).__name__} is not made of terms. Leave out --order and --joints.")
     terms, columns = env.mdp.observations["actor"], env.columns("actor", env.shapes(task.device_axis))
-    return [Slot(name, terms[name], place.start, place.stop - place.start) for name, place in columns.items()]
+    names = env.engine.model.names
+    return [
+        Slot(name, terms[name], place.start, place.stop - place.start, joints_of(terms[name], names))
+        for name, place in columns.items()
+    ]
 
 
-def column_order(
-    slots: Sequence[Slot], order: Sequence[str], joints: Sequence[str], own: Mapping[type[Any], Sequence[str]]
-) -> np.ndarray:
+def joints_of(term: Any, names: ModelNames) -> tuple[str, ...]:
+    """The joints of a term's numbers, in their order; empty if these are not of joints."""
+    while hasattr(term, "observation"):  # within a history, a delay or a filter
+        term = term.observation
+    if isinstance(term, OF_ACTUATORS):
+        joints = [names.actuator_joint(i) for i in range(len(names.actuators))]
+        return () if None in joints else tuple(name for name in joints if name is not None)
+    joints = getattr(term, "joints", ())
+    return tuple(names.joints if joints is None else joints)
+
+
+def column_order(slots: Sequence[Slot], order: Sequence[str], joints: Sequence[str], own: Sequence[str]) -> np.ndarray:
     """For each column of the task's observation, the column there.
 
     Args:
         order: Names of observations there; empty: those of the task.
         joints: Names of joints there; empty: in the task's order.
-        own: The joints of the task's observations, by their class.
+        own: The names of all joints of the task.
 
     Raises:
         ConfigError: A name is unknown, or an observation is missing on one side.
@@ -274,17 +297,46 @@ def column_order(
     return np.concatenate([found[slot.name] for slot in slots])
 
 
-def _within(slot: Slot, joints: Sequence[str], own: Mapping[type[Any], Sequence[str]]) -> np.ndarray:
+def _within(slot: Slot, joints: Sequence[str], own: Sequence[str]) -> np.ndarray:
     """The order of a term's numbers there."""
-    names = own.get(type(slot.term), ())
-    return joint_order(joints, names) if joints and slot.size == len(names) else np.arange(slot.size)
+    if not joints or not slot.joints:
+        return np.arange(slot.size)
+    if slot.size % len(slot.joints):
+        raise ConfigError(
+            f"--joints cannot order {slot.name}, which has {slot.size} numbers of {len(slot.joints)} joints. Leave it "
+            "out, and give the task the policy's order."
+        )
+    rows = np.arange(slot.size).reshape(-1, len(slot.joints))
+    return rows[:, joint_order(joints, slot.joints, own)].ravel()
 
 
-def joint_order(joints: Sequence[str], own: Sequence[str]) -> np.ndarray:
-    """For each joint of the task, its place in the order there; raises ConfigError unless they are the same joints."""
-    if sorted(joints) != sorted(own):
+def joint_order(joints: Sequence[str], picked: Sequence[str], own: Sequence[str]) -> np.ndarray:
+    """For each of some joints, its place among them in the order there.
+
+    Raises:
+        ConfigError: `joints` lacks one of them, or has others than the task's, `own`.
+    """
+    order = [name for name in joints if name in picked]
+    if sorted(order) != sorted(picked) or not set(joints) <= set(own):
         raise ConfigError(f"--joints must be the task's joints in another order, {' '.join(own)}.")
-    return np.array([joints.index(name) for name in own])
+    return np.array([order.index(name) for name in picked])
+
+
+def action_order(joints: Sequence[str], names: ModelNames, size: int) -> np.ndarray:
+    """For each number of the task's action, its place there.
+
+    Raises:
+        ConfigError: With `joints`, an action has other than one number for each actuator of a joint.
+    """
+    if not joints:
+        return np.arange(size)
+    driven = names.actuator_joints()
+    if len(driven) != size:
+        raise ConfigError(
+            f"--joints cannot order actions of {size} numbers for {len(driven)} actuators. Leave it out, and give the "
+            "task the policy's order."
+        )
+    return joint_order(joints, driven, list(names.joints))
 
 
 def imported_learner(learner: LearnerState, network: MlpActorCritic, weights: Weights) -> LearnerState:
@@ -301,7 +353,7 @@ def imported_learner(learner: LearnerState, network: MlpActorCritic, weights: We
     if weights.mean is not None and weights.variance is not None:
         normalizer = replace(
             normalizer,
-            count=jnp.ones(()),
+            count=jnp.zeros(()),  # nothing is clipped, as there
             mean=normalizer.mean | {"actor": jnp.asarray(weights.mean, jnp.float32)},
             variance=normalizer.variance | {"actor": jnp.asarray(weights.variance, jnp.float32)},
         )
@@ -373,14 +425,12 @@ def import_policy(
     check_fits(task, weights, path, has_activation=has_activation)
     if isinstance(task.environment, MdpEnvironment):
         slots, names = slots_of(task), task.environment.engine.model.names
-        driven, every = names.actuator_joints(), list(names.joints)
-        own = {obs.JointPosition: every, obs.JointVelocity: every, obs.LastAction: driven}
         rows = [
             (slot.name, f"{slot.start} to {slot.start + slot.size - 1}", type(slot.term).__name__) for slot in slots
         ]
         print_table("Observations of the task, in their order", ("name", "numbers", "term"), rows)
-        columns = column_order(slots, order, joints, own)
-        weights = reordered(weights, columns, joint_order(joints, driven) if joints else np.arange(len(driven)))
+        columns = column_order(slots, order, joints, list(names.joints))
+        weights = reordered(weights, columns, action_order(joints, names, weights.action_size))
     learner, network = task.initial_learner()
     assert isinstance(network, MlpActorCritic)
     learner = imported_learner(learner, network, weights)

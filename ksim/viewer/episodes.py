@@ -65,6 +65,7 @@ class Recorder:
 
     def __init__(self, step_s: float, recent_s: float) -> None:
         self._step_s, self._num_episodes, self._is_cut = step_s, 0, True
+        self._lock = threading.Lock()
         self.finished: tuple[Episode, ...] = ()
         self.current = Episode("episode 1", step_s, recorded_s=time.time())
         self.recent: collections.deque[Frame] = collections.deque(maxlen=max(2, round(recent_s / step_s)))
@@ -74,14 +75,12 @@ class Recorder:
         if is_first or self._is_cut or len(self.current.frames) >= MAX_FRAMES:
             self._is_cut = False
             if len(self.current.frames) > 1:
-                self.finished = (*self.finished, self.current)
+                self._keep(self.current)
             self._num_episodes += 1
             self.current = Episode(f"episode {self._num_episodes}", self._step_s, recorded_s=time.time())
         self.current.frames.append(frame)
         self.recent.append(frame)
-        num_frames = len(self.current.frames) + sum(len(episode.frames) for episode in self.finished)
-        if num_frames > MAX_FRAMES:
-            self.finished = self.finished[1:]
+        self._keep()
 
     def cut(self) -> None:
         """Begins another recording with the next frame, as when another robot is followed."""
@@ -90,7 +89,17 @@ class Recorder:
 
     def add(self, episode: Episode) -> None:
         """Takes a recording from elsewhere."""
-        self.finished = (*self.finished, episode)
+        self._keep(episode)
+
+    def _keep(self, *episodes: Episode) -> None:
+        """Appends finished episodes, and drops the oldest others while all have more than `MAX_FRAMES`."""
+        with self._lock:
+            finished = (*self.finished, *episodes)
+            num_frames = len(self.current.frames) + sum(len(episode.frames) for episode in finished)
+            while num_frames > MAX_FRAMES and len(finished) > len(episodes):
+                num_frames -= len(finished[0].frames)
+                finished = finished[1:]
+            self.finished = finished
 
 
 def save_episode(episode: Episode) -> bytes:

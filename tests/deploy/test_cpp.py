@@ -1,5 +1,6 @@
 """deploy/cpp turns readings into targets as examples/deploy.py does."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -20,19 +21,25 @@ from tests.support.motion_tasks import ACTUATORS, FLOATER, FloaterConfig, Floate
 
 SOURCES = Path(deploy.__file__).parents[1] / "deploy/cpp"
 WITH_SENSORS = FLOATER.replace("<body name=\"arm\"", "<site name=\"imu\"/><body name=\"arm\"").replace(
-    "</mujoco>", "<sensor><gyro name=\"spin\" site=\"imu\"/></sensor></mujoco>"
+    "</mujoco>",
+    "<sensor><gyro name=\"spin\" site=\"imu\"/> <gyro name=\"ksim_spin_part_1\" site=\"imu\"/></sensor></mujoco>",
 )  # fmt: skip
 NUM_STEPS = 15
 
 
 class AllSeenTask(FloaterTask):
-    """Observe by every class that examples/deploy.py knows, with two filters of actions and a command."""
+    """Observe by every class that examples/deploy.py knows, with three filters of actions and a command."""
 
     def get_robot(self):
         return mujoco.MjSpec.from_string(WITH_SENSORS)
 
     def get_action_filters(self, physics_model):
-        return [ActionSmoothing(time_constant_s=0.03), AroundMotion(command="motion", actuators=ACTUATORS)]
+        around = AroundMotion(command="motion", actuators=self.get_actuators())
+        first, last = (ActionSmoothing(time_constant_s=time_constant_s) for time_constant_s in (0.03, 0.02))
+        return {"smoothed": first, "around": around, "again": last}
+
+    def get_actuators(self):
+        return dataclasses.replace(ACTUATORS, offset=0.1)
 
     def get_commands(self, physics_model):
         return super().get_commands(physics_model) | {"velocity": commands.VelocityCommand()}
@@ -96,7 +103,25 @@ def readings(robot):
     }
     now = {name: x.tolist() for name, x in now.items()}
     now |= {name: {"imu": x.tolist()} for name, x in imu(robot).items()}
-    return now | {"sensors": {"spin": robot.data.sensor("spin").data.tolist()}}
+    return now | {"sensors": {name: robot.data.sensor(name).data.tolist() for name in ("spin", "ksim_spin_part_1")}}
+
+
+def test_sensor_of_several_parts_reads_their_sum(policy_file, tmp_path):
+    (tmp_path / "floater.xml").write_text(WITH_SENSORS)
+    robot = deploy.Robot(tmp_path / "floater.xml", deploy.Policy(policy_file).metadata)
+    robot.data.sensor("spin").data[:], robot.data.sensor("ksim_spin_part_1").data[:] = [1, 2, 3], [10, 0, 0]
+    np.testing.assert_array_equal(deploy.sensor_reading(robot, "spin"), [11, 2, 3])
+    np.testing.assert_array_equal(deploy.sensor_reading(robot, "ksim_spin_part_1"), [10, 0, 0])
+
+
+def test_targets_are_around_the_motion_and_the_offset_after_the_filters_in_their_order(policy_file, tmp_path):
+    (tmp_path / "floater.xml").write_text(WITH_SENSORS)
+    robot = deploy.Robot(tmp_path / "floater.xml", deploy.Policy(policy_file).metadata)
+    frame = robot.motions["motion"]["qpos"][int(robot.command["motion"][0]), 7]
+    first, second = (1 - np.exp(-0.02 / time_constant_s) for time_constant_s in (0.03, 0.02))
+    # The pose is 0, and an action of 1 moves the target by 0.5 rad.
+    expected = 0.1 + second * (frame + 0.5 * first * 0.8)
+    np.testing.assert_allclose(robot.controls(robot.filtered(np.array([0.8]))), [expected], rtol=1e-6)
 
 
 @pytest.mark.long

@@ -1,5 +1,7 @@
 """Reports of a policy that tracks motions: errors by clip, the ghost in videos, and the exported policy."""
 
+import dataclasses
+
 import jax
 import mujoco
 import numpy as np
@@ -9,11 +11,14 @@ from ksim.evaluate import video
 from ksim.evaluate.evaluator import Evaluator, Recorder
 from ksim.evaluate.render_worker import add_ghost
 from ksim.evaluate.reports import group_rows
+from ksim.mdp.actions import ActionSmoothing, AroundMotion
 from ksim.policy.load import policy_context
 from ksim.viewer.session import ViewSession
 from tests.support.exports import export_moving_policy
-from tests.support.motion_tasks import FLOATER, FloaterConfig, FloaterTask
+from tests.support.motion_tasks import ACTUATORS, FLOATER, FloaterConfig, FloaterTask
 from tests.support.still import Still
+
+BENT = dataclasses.replace(ACTUATORS, offset=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +81,23 @@ def test_viewer_plays_the_clip_to_its_end_and_starts_again(task):
     assert set(starts) <= set(env.mdp.commands["motion"].motions.first + 1)
 
 
+class BentTask(FloaterTask):
+    """Servos whose targets are off the pose at action 0, and actions that are smoothed around the motion."""
+
+    def get_actuators(self):
+        return BENT
+
+    def get_action_filters(self, physics_model):
+        return [AroundMotion(command="motion", actuators=BENT), ActionSmoothing(time_constant_s=0.05)]
+
+
 @pytest.mark.long
-def test_exported_policy_tracks_the_motion_as_in_training(task, tmp_path):
+@pytest.mark.parametrize("kind", [FloaterTask, BentTask])
+def test_exported_policy_tracks_the_motion_as_in_training(kind, tmp_path):
     pytest.importorskip("onnxruntime")
     from examples import deploy
 
+    task = kind(FloaterConfig(num_devices=1, eval_num_envs=12))
     env = task.eval_environment
     model = export_moving_policy(task, tmp_path)
     policy = deploy.Policy(tmp_path / "policy.onnx")

@@ -10,6 +10,7 @@ import pytest
 import ksim
 from ksim.physics import load_spec
 from ksim.physics.files import unpacked
+from ksim.policy.export.robot_file import robot_files
 from tests.support import urdf
 
 TETRAHEDRON = "0 0 0  .1 0 0  0 .1 0  0 0 .1"
@@ -106,6 +107,56 @@ def test_mesh_of_an_mjcf_file_is_found_in_a_folder_beside_it():
     assert compiled(WITH_MESH, "robots/xml/robot.xml").nmesh == 1
 
 
+def test_mesh_that_is_not_at_its_place_is_the_one_whose_path_ends_alike():
+    for side, size in (("left", ".1"), ("right", ".3")):
+        Path(f"robots/assets/{side}").mkdir(parents=True)
+        Path(f"robots/assets/{side}/foot.obj").write_text(OBJ.replace(".1", size))
+    for side, longest in (("left", 0.1), ("right", 0.3)):
+        model = compiled(
+            WITH_MESH.replace("assets/part", f"meshes/{side}/foot").replace("part", "foot"), "robots/xml/robot.xml"
+        )
+        assert np.linalg.norm(model.mesh_vert, axis=1).max() == pytest.approx(longest * 11**0.5 / 4, rel=1e-5)
+    with pytest.raises(
+        ksim.ConfigError, match=r"'meshes/foot\.obj' may be any of .*/left/foot\.obj, .*/right/foot\.obj"
+    ):
+        compiled(WITH_MESH.replace("assets/part", "meshes/foot").replace("part", "foot"), "robots/xml/robot.xml")
+
+
+ATTACHED = """<mujoco><compiler meshdir="meshes"/><asset><mesh name="base" file="base.obj"/></asset>
+  <worldbody><body name="root"><joint/><geom type="mesh" mesh="base"/></body></worldbody></mujoco>"""
+SCENE_OF_TWO = """<mujoco>{0}<!-- <include file="scene.xml"/> -->
+  <asset><model name="a" file="a/a.xml"/><model name="b" file="b/b.xml"/></asset>
+  <worldbody><attach model="a" body="root" prefix="a_"/>
+  <attach model="b" body="root" prefix="b_"/></worldbody></mujoco>"""
+
+
+@pytest.fixture
+def two_models():
+    """The masses of two models with meshes of one name, to be attached to a scene."""
+    for name, size in (("a", ".1"), ("b", ".5")):
+        Path(f"robots/{name}/meshes").mkdir(parents=True)
+        Path(f"robots/{name}/{name}.xml").write_text(ATTACHED)
+        Path(f"robots/{name}/meshes/base.obj").write_text(OBJ.replace(".1", size))
+    Path("robots/scene.xml").write_text(SCENE_OF_TWO.format(""))
+    return mujoco.MjSpec.from_file("robots/scene.xml").compile().body_mass
+
+
+@pytest.mark.parametrize("old", ["", '<option apirate="50"/>'])
+def test_attached_models_have_their_own_meshes(two_models, old):
+    spec = load_spec(Path("robots/scene.xml"))
+    model = compiled(SCENE_OF_TWO.format(old), "robots/scene.xml")
+    np.testing.assert_allclose(model.body_mass, two_models)
+    files = robot_files(spec)
+    exported = mujoco.MjSpec.from_string(files.pop("robot.xml").decode(), assets=files).compile()
+    np.testing.assert_allclose(exported.body_mass, two_models)
+
+
+def test_mesh_of_an_attached_model_is_looked_for_beside_it(two_models):
+    for name in "ab":
+        Path(f"robots/{name}/meshes").rename(f"robots/{name}/assets")
+    np.testing.assert_allclose(compiled(SCENE_OF_TWO.format(""), "robots/scene.xml").body_mass, two_models)
+
+
 def test_mjcf_file_may_have_any_name():
     Path("robots/assets").mkdir(parents=True)
     Path("robots/assets/part.obj").write_text(OBJ)
@@ -119,6 +170,14 @@ def test_attributes_of_older_versions_of_mujoco_are_left_out_also_in_included_fi
     model = compiled(f'<mujoco><include file="arm.xml"/>{old}</mujoco>', "robots/robot.xml")
     assert model.opt.timestep == 0.004
     assert model.opt.disableflags == mujoco.mjtDisableBit.mjDSBL_GRAVITY
+
+
+@pytest.mark.parametrize(("name", "old"), [("robot.mjcf", ""), ("robot.xml", '<option apirate="50"/>')])
+def test_included_files_may_include_others_also_in_files_that_are_brought_up_to_date(name, old):
+    Path("robots/parts").mkdir(parents=True)
+    Path("robots/parts/mid.xml").write_text('<mujoco><include file="leaf.xml"/></mujoco>')
+    Path("robots/parts/leaf.xml").write_text(f'<mujoco>{old}<worldbody><body name="leaf"/></worldbody></mujoco>')
+    assert compiled('<mujoco><include file="parts/mid.xml"/></mujoco>', f"robots/{name}").nbody == 2
 
 
 def zipped(files, name="robot.zip"):
@@ -136,6 +195,7 @@ SCENE = '<mujoco><include file="robot.xml"/></mujoco>'
     [
         ({"a/dog.urdf": urdf.DOG, "a/package.xml": "<package/>"}, "a/dog.urdf"),
         ({"robot.xml": WITH_MESH, "scene.xml": SCENE, "assets/part.obj": OBJ}, "scene.xml"),
+        ({"all.xml": SCENE_OF_TWO, "a/a.xml": ATTACHED, "b/b.xml": ATTACHED}, "all.xml"),
         ({"x/robot.xml": WITH_MESH, "x/other.xml": WITH_MESH}, "x/robot.xml"),
     ],
 )

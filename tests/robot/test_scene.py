@@ -6,6 +6,7 @@ import pytest
 
 import ksim
 from ksim import robot
+from ksim.physics.actuator_kinds import torque_range
 from tests.support.model_files import ARM, CART_POLE, DOG, FOOTPRINT
 
 
@@ -18,6 +19,13 @@ def test_pose_becomes_the_first_keyframe_and_others_follow():
     np.testing.assert_allclose(model.key_qpos[0], [0, 0, 0.3, 1, 0, 0, 0] + [0, 0, -1.2] * 4)
 
 
+def test_height_of_a_pose_is_above_the_floor():
+    spec = mujoco.MjSpec.from_string(DOG)
+    robot.add_ground(spec, -0.5)
+    robot.set_pose(spec, {}, height=0.3)
+    assert spec.compile().key_qpos[0][2] == pytest.approx(-0.2)
+
+
 def test_pattern_of_all_joints_is_heeded_by_motors_and_poses():
     spec = mujoco.MjSpec.from_string(DOG)
     robot.add_motors(spec, {"*_knee": 30.0, "*": 20.0})
@@ -25,6 +33,16 @@ def test_pattern_of_all_joints_is_heeded_by_motors_and_poses():
     model = spec.compile()
     np.testing.assert_allclose(model.actuator_ctrlrange[:, 1], [20, 20, 30] * 4)
     np.testing.assert_allclose(model.key_qpos[0][7:], [0.1, 0.1, -1.2] * 4)
+
+
+def test_added_motors_have_nothing_of_the_files_default_class():
+    default = '<default><general gear="50" ctrlrange="-1 1" forcerange="-2 2" armature=".3" damping=".4"/></default>'
+    spec = mujoco.MjSpec.from_string(DOG.replace("<worldbody>", f"{default}<worldbody>", 1))
+    robot.add_motors(spec, {"*": 20.0})
+    assert [torque_range(spec, motor).tolist() for motor in spec.actuators] == [[-20, 20]] * 12
+    model = spec.compile()
+    assert not model.actuator_armature.any()
+    assert not model.actuator_damping.any()
 
 
 def test_parts_without_a_name_get_one():
@@ -52,6 +70,15 @@ def test_raised_base_leaves_the_robot_in_place():
     np.testing.assert_allclose(after.qpos0[:3], [0.3, 0, 0.5], atol=1e-6)
     # The keyframe's base lies on its side, so its z axis is the world's x axis.
     np.testing.assert_allclose(after.key_qpos[0][:3], [0.5, 0, 0], atol=1e-6)
+
+
+def test_base_is_raised_beside_a_body_that_mujoco_fuses_with_the_world():
+    table = '<compiler fusestatic="true"/><worldbody><body name="table" pos="5 0 0"><geom size=".1"/></body>'
+    spec = mujoco.MjSpec.from_string(FOOTPRINT.replace("<worldbody>", table, 1))
+    at = spec.body("table").pos.copy()
+    robot.raise_base(spec, 0.5)
+    np.testing.assert_array_equal(spec.body("table").pos, at)
+    np.testing.assert_allclose(spec.compile().qpos0[:3], [0.3, 0, 0.5], atol=1e-6)
 
 
 MOVED = """

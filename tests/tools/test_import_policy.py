@@ -8,11 +8,22 @@ import zipfile
 from collections import OrderedDict
 
 import jax
+import mujoco
 import numpy as np
 import pytest
 
 import ksim
-from ksim.tools.import_policy import import_policy, main, read_weights
+from ksim.mdp import observations
+from ksim.physics.names import ModelNames
+from ksim.tools.import_policy import (
+    Slot,
+    action_order,
+    column_order,
+    import_policy,
+    joints_of,
+    main,
+    read_weights,
+)
 from tests.support.tasks import BipedConfig, BipedTask
 
 ORDER = ("base_ang_vel", "projected_gravity", "joint_pos", "joint_vel", "actions", "velocity_commands")
@@ -165,6 +176,64 @@ def test_activation_is_the_default_there_unless_it_is_given(rsl_rl, tmp_path, ca
     np.testing.assert_allclose(ksim.load_policy(out)(x), layers[-1][0] @ y + layers[-1][1], rtol=1e-4, atol=1e-5)
 
 
+def test_observations_are_not_clipped_as_there(rsl_rl, tmp_path):
+    path, layers, mean, std = rsl_rl
+    assert run(path, tmp_path / "imported") == 0
+    far = np.full(len(mean), 30.0)
+    expected = forward(far, layers)
+    found = ksim.load_policy(tmp_path / "imported")(mean + far * (std + 1e-2))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+JOINTS_OF_A_LEG = ("toe", "a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("slots", "joints", "columns"),
+    [
+        # Each slot is a number of columns and its joints. A history has several rows of the same joints.
+        ([(3, "abc"), (3, "abc")], "c b a", [2, 1, 0, 5, 4, 3]),
+        ([(3, "cba"), (2, "")], "a b c", [2, 1, 0, 3, 4]),
+        ([(6, "abc")], "b toe c a", [2, 0, 1, 5, 3, 4]),
+        ([(4, ("toe", "a", "b", "c"))], "c b a toe", [3, 2, 1, 0]),
+    ],
+)
+def test_joints_of_each_observation_are_brought_into_its_own_order(slots, joints, columns):
+    ends = np.cumsum([0, *(size for size, _ in slots)])
+    slots = [Slot(str(i), None, int(ends[i]), size, tuple(own)) for i, (size, own) in enumerate(slots)]
+    found = column_order(slots, [], joints.split(), JOINTS_OF_A_LEG)
+    assert found.tolist() == columns
+
+
+@pytest.mark.parametrize(
+    ("slot", "joints", "message"),
+    [
+        ((3, "abc"), "a b", "--joints must be the task's joints in another order, toe a b c"),
+        ((3, "abc"), "a b c tail", "--joints must be the task's joints in another order"),
+        ((4, "abc"), "c b a", "--joints cannot order legs, which has 4 numbers of 3 joints"),
+    ],
+)
+def test_joints_that_do_not_order_an_observation_are_refused(slot, joints, message):
+    size, own = slot
+    with pytest.raises(ksim.ConfigError, match=message):
+        column_order([Slot("legs", None, 0, size, tuple(own))], [], joints.split(), JOINTS_OF_A_LEG)
+
+
+def test_actions_are_ordered_by_the_joints_that_are_driven():
+    text = "".join(f'<body><joint name="{name}"/><geom size=".1"/></body>' for name in JOINTS_OF_A_LEG)
+    motors = "".join(f'<motor joint="{name}"/>' for name in "bac")
+    text = f"<mujoco><worldbody>{text}</worldbody><actuator>{motors}</actuator></mujoco>"
+    names = ModelNames(mujoco.MjModel.from_xml_string(text))
+    assert action_order(["c", "b", "a"], names, 3).tolist() == [1, 2, 0]
+    with pytest.raises(ksim.ConfigError, match="--joints cannot order actions of 2 numbers for 3 actuators"):
+        action_order(["c", "b", "a"], names, 2)
+    for term in (observations.LastAction(), observations.History(observations.PreviousAction(), steps=2)):
+        assert joints_of(term, names) == ("b", "a", "c")
+    assert joints_of(observations.JointPosition(), names) == JOINTS_OF_A_LEG
+    assert joints_of(observations.JointVelocity(joints=("c", "a")), names) == ("c", "a")
+    assert joints_of(observations.ProjectedGravity(), names) == ()
+
+
 def test_policy_with_a_memory_is_refused(tmp_path, monkeypatch, capsys):
     weight = Tensor(np.ones((2, 2)))
     state = {"rnn.rnn.weight_ih_l0": weight, "mlp.0.weight": weight, "mlp.0.bias": Tensor(np.ones(2))}
@@ -217,7 +286,8 @@ class Shell:
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"", "neither a checkpoint of rsl_rl"), (pickle.dumps(Shell()), "posix.system, which is no array"),
-     (pickle.dumps({"a": 1}), "neither a checkpoint of rsl_rl")],
+     (pickle.dumps({"a": 1}), "neither a checkpoint of rsl_rl"),
+     (pickle.dumps((None, {"params": {"hidden_0": 0, "LayerNorm_0": 0}})), "it has layers that are not dense")],
 )  # fmt: skip
 def test_file_that_is_none_is_refused_and_runs_nothing(content, message, tmp_path, capsys):
     path = tmp_path / "weights"

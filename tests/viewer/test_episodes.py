@@ -56,6 +56,13 @@ def test_recorder_drops_the_oldest_episodes(taken, monkeypatch):
     assert len(taken.current.frames) <= 10
 
 
+def test_recordings_from_elsewhere_are_dropped_too_while_nothing_is_recorded(taken, monkeypatch):
+    monkeypatch.setattr(episodes, "MAX_FRAMES", 10)
+    for name in "abc":
+        taken.add(Episode(name, 0.02, [frame(i) for i in range(10)]))
+    assert [episode.name for episode in taken.finished] == ["c"]
+
+
 def test_recorder_that_is_cut_begins_anew_in_the_middle_of_an_episode(taken):
     record(taken, 3)
     taken.cut()

@@ -4,9 +4,10 @@
 //
 // Subscribes to
 //   joint_states  sensor_msgs/JointState     positions and velocities, in any order
-//   imu/data      sensor_msgs/Imu            orientation, angular velocity and acceleration in the base's frame
+//   imu/data      sensor_msgs/Imu            orientation, angular velocity and acceleration in the base's frame; only
+//                                            if the policy observes them
 //   odom          nav_msgs/Odometry          linear velocity in the base's frame; only if the policy observes it
-//   cmd_vel       geometry_msgs/Twist        forward, leftward and turning velocity
+//   cmd_vel       geometry_msgs/Twist        forward, leftward and turning velocity; only if the policy takes commands
 // and publishes, at the policy's control rate,
 //   commands      std_msgs/Float64MultiArray a control per actuator, as the forward_command_controller of ros2_control
 //                                            takes them
@@ -41,7 +42,9 @@ class PolicyNode : public rclcpp::Node {
         imu_at_(never()),
         odometry_at_(never()),
         command_at_(never()) {
-    policy_.command(command_, asked_);  // or the error would come with the first readings
+    for (const auto& [name, command] : policy_.metadata().at("commands").items())
+      takes_command_ |= command.at("class") != "MotionCommand";  // which moves on by itself
+    if (takes_command_) policy_.command(command_, asked_);  // or the error would come with the first readings
     readings_.joint_position.assign(policy_.joints().size(), 0.0);
     readings_.joint_velocity = readings_.joint_position;
     find_sensors();
@@ -63,13 +66,19 @@ class PolicyNode : public rclcpp::Node {
  private:
   rclcpp::Time never() { return rclcpp::Time(0, 0, get_clock()->get_clock_type()); }
 
-  bool is_recent(const rclcpp::Time& time, double seconds) { return (now() - time).seconds() < seconds; }
+  bool is_recent(const rclcpp::Time& time, double seconds) {
+    const double age = (now() - time).seconds();
+    return time.nanoseconds() > 0 && age >= 0 && age < seconds;  // simulated time begins at 0, and may begin again
+  }
 
   // Finds the readings of the IMU that the policy observes, once and not at every message.
   void find_sensors() {
     for (const ksim::Json& term : policy_.metadata().at("observations").at("actor").at("terms")) {
       const std::string kind = term.at("class");
       observes_velocity_ |= kind == "BaseLinearVelocity";
+      for (const char* of_imu : {"ProjectedGravity", "BaseAngularVelocity", "ImuGyro", "ImuAccelerometer",
+                                 "SensorReading", "MotionBasePosition", "MotionBaseOrientation"})
+        observes_imu_ |= kind == of_imu;
       if (kind == "ImuGyro") readings_.gyros[term.at("args").at("site")] = {};
       if (kind == "ImuAccelerometer") readings_.accelerometers[term.at("args").at("site")] = {};
     }
@@ -121,14 +130,15 @@ class PolicyNode : public rclcpp::Node {
   }
 
   void act() {
-    const bool is_complete = is_recent(joints_at_, timeout_s_) && is_recent(imu_at_, timeout_s_) &&
+    const bool is_complete = is_recent(joints_at_, timeout_s_) && (!observes_imu_ || is_recent(imu_at_, timeout_s_)) &&
                              (!observes_velocity_ || is_recent(odometry_at_, timeout_s_));
     if (!is_complete) {
       RCLCPP_WARN_THROTTLE(get_logger(), *get_clock(), 1000, "no commands: readings are older than %g s", timeout_s_);
       policy_.reset();
       return;
     }
-    policy_.command(command_, is_recent(command_at_, command_timeout_s_) ? asked_ : ksim::Vector{0, 0, 0});
+    if (takes_command_)
+      policy_.command(command_, is_recent(command_at_, command_timeout_s_) ? asked_ : ksim::Vector{0, 0, 0});
     std_msgs::msg::Float64MultiArray targets;
     targets.data = policy_.step(readings_);
     publisher_->publish(targets);
@@ -137,7 +147,7 @@ class PolicyNode : public rclcpp::Node {
   ksim::Policy policy_;
   std::string command_;
   double timeout_s_, command_timeout_s_;
-  bool observes_velocity_ = false;
+  bool observes_velocity_ = false, observes_imu_ = false, takes_command_ = false;
   ksim::Readings readings_;
   std::vector<std::string> gyros_, accelerometers_;  // names of sensors
   ksim::Vector asked_{0, 0, 0};

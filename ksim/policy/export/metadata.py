@@ -19,7 +19,7 @@ from ksim.errors import ConfigError, as_number
 from ksim.host.terminal import warn_user
 from ksim.mdp.term import Term
 from ksim.motion.library import MotionLibrary
-from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.nn.normalizer import MAX_NORMALIZED, NormalizedActorCritic
 from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.physics.actuators import SpeedTorqueLine
 from ksim.policy.load import PolicyContext
@@ -151,6 +151,8 @@ def policy_metadata(
     if not isinstance(env, MdpEnvironment):  # a custom environment, without joints and terms
         return metadata | {"observations": sizes}
     shapes = env.shapes(task.device_axis)
+    is_bounded = bool(model.normalizer.count > 0)
+    sizes = {group: {**size, "clip": MAX_NORMALIZED if is_bounded else None} for group, size in sizes.items()}
     layouts = {group: {**size, "terms": _layout(env, shapes, group, model)} for group, size in sizes.items()}
     return metadata | {"observations": layouts} | _of_robot(context, env, shapes)
 
@@ -230,8 +232,8 @@ def class_name(cls: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON; types that JSON does not have, as a string."""
-    if value is None or isinstance(value, bool | int | float | str):
+    """A value as JSON; types that JSON does not have, as a string, and non-finite numbers as None."""
+    if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Term):
         return describe(value)
@@ -239,7 +241,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence):
         return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
+    if isinstance(value, float | np.ndarray | np.generic | jax.Array):
         return numbers(value)
     return value.record() if isinstance(value, MotionLibrary) else str(value)
 
@@ -278,6 +280,7 @@ def described_joints(model: PhysicsModel) -> dict[str, Any]:
 def _actuators(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any]:
     mj_model = model.mj_model
     has_feedback = mj_model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
+    first = mj_model.actuator_outadr
     limits = np.where(mj_model.actuator_forcelimited.astype(bool)[:, None], mj_model.actuator_forcerange, np.inf)
     return {
         "class": class_name(type(actuators)),
@@ -285,6 +288,8 @@ def _actuators(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, A
         "joints": [model.names.actuator_joint(i) for i in range(mj_model.nactuator)],
         "stiffness": numbers(np.where(has_feedback, -mj_model.actuator_biasprm[:, 1], 0.0)),
         "damping": numbers(np.where(has_feedback, -mj_model.actuator_biasprm[:, 2], 0.0)),
+        "gain": numbers(mj_model.actuator_gainprm[:, 0]),
+        "gear": numbers(mj_model.actuator_gear[first, 0]),
         "force_limit": numbers(np.abs(limits).max(axis=1)),
         "motor_curve": _motor_curve(actuators, model),
     }

@@ -52,9 +52,10 @@ def _content(spec: mujoco.MjSpec, file: str, folders: list[Path]) -> bytes:
     if file in spec.assets:
         content = spec.assets[file]
         return content.encode() if isinstance(content, str) else content
-    for folder in folders:
-        if (folder / file).is_file():
-            return (folder / file).read_bytes()
+    for name in (file, Path(file).name):  # without folders, as with strippath
+        for folder in folders:
+            if (folder / name).is_file():
+                return (folder / name).read_bytes()
     raise ConfigError(f"The robot cannot be written as {ROBOT_FILE}: its file {file} is in none of {folders}.")
 
 

@@ -176,7 +176,8 @@ def test_metadata_say_all_that_it_takes_to_run_the_policy(exported):
     assert joints["names"] == actuators["names"] == actuators["joints"] == ["rail", "pivot"]
     assert joints["default_position"] == [0, 0]
     (group,) = metadata["observations"].values()
-    assert (group["input"], group["size"]) == ("obs", 7)
+    assert (group["input"], group["size"], group["clip"]) == ("obs", 7, None)  # it has seen nothing
+    assert (actuators["gear"], actuators["gain"]) == ([1, 1], [1, 1])
     assert [(term["name"], term["class"], term["start"], term["size"]) for term in group["terms"]] == TERMS
     assert all("noise" not in term["args"] for term in group["terms"])
     assert all(len(term["mean"]) == len(term["scale"]) == term["size"] for term in group["terms"])

@@ -1,9 +1,11 @@
+import json
 import subprocess
 
 import numpy as np
 import pytest
 
-from ksim.policy.export.metadata import action_map, described_joints, git_revision
+from ksim.mdp.commands import VelocityCommand
+from ksim.policy.export.metadata import action_map, describe, described_joints, git_revision
 from tests.support.tasks import BipedConfig, BipedTask
 
 
@@ -47,6 +49,11 @@ def test_default_pose_beyond_a_joints_range_keeps_its_map_and_is_warned_of():
     np.testing.assert_allclose(found["offset"], [0.3, 0.0], atol=1e-6)
     np.testing.assert_allclose(found["scale"], [0.5, 0.5])
     np.testing.assert_allclose(found["upper"], [0.25, np.pi / 3], atol=1e-6)
+
+
+def test_arguments_that_are_infinite_are_null():
+    described = describe(VelocityCommand(resample_s=(np.inf, np.inf)))
+    assert json.loads(json.dumps(described, allow_nan=False))["args"]["resample_s"] == [None, None]
 
 
 def test_git_revision_is_that_of_the_users_repository_and_says_whether_it_was_changed(tmp_path):

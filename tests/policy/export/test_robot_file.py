@@ -54,6 +54,14 @@ def test_meshes_that_a_program_holds_in_memory_are_written():
     assert robot_files(spec)["shell.obj"] == TETRAHEDRON.format(1).encode()
 
 
+def test_meshes_of_a_file_that_strips_their_paths_are_written(file):
+    (file.parent / "parts/shell.obj").write_text(TETRAHEDRON.format(1))
+    text = ROBOT.replace("<compiler", '<compiler strippath="true"').replace("left/", "/home/somebody/")
+    file.write_text(text)
+    files = robot_files(mujoco.MjSpec.from_file(str(file)))
+    assert files["shell.obj"] == TETRAHEDRON.format(1).encode()
+
+
 def test_mesh_that_is_not_there_is_an_error_with_its_name(file, tmp_path):
     spec = mujoco.MjSpec.from_file(str(file))
     Path(tmp_path / "parts/right/shell.obj").unlink()
