@@ -5,7 +5,12 @@ keeps non-finite numbers out of the learner, and `train_step` combines them. The
 an algorithm needs.
 """
 
-from ksim.learn.guards import UpdateState as UpdateState, all_finite as all_finite, optimizer_step as optimizer_step
+from ksim.learn.guards import (
+    UpdateState as UpdateState,
+    all_finite as all_finite,
+    optimizer_step as optimizer_step,
+    updated_normalizer as updated_normalizer,
+)
 from ksim.learn.learner import (
     AbstractLearner as AbstractLearner,
     LearnerInfo as LearnerInfo,
