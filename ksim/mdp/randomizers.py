@@ -152,9 +152,15 @@ class RandomMassFactor(AbstractRandomizer):
     def __call__(self, context: Context) -> Overrides:
         indices = np.array([movable_body(context, name, weighs=True) for name in self.bodies])
         factor_n = uniform(context, self.factor, indices.shape)
-        mass_b = self.current(context, "body_mass").at[indices].multiply(factor_n)
+        before_b = self.current(context, "body_mass")
+        mass_b = before_b.at[indices].multiply(factor_n)
+        # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
+        parents = context.model.mj_model.body_parentid
+        subtree_b = self.current(context, "body_subtreemass")
+        for index in indices.tolist():
+            subtree_b = subtree_b.at[_with_ancestors(index, parents)].add(mass_b[index] - before_b[index])
         inertia = self.current(context, "body_inertia").at[indices].multiply(factor_n[:, None])
-        return {"body_mass": mass_b, "body_inertia": inertia}
+        return {"body_mass": mass_b, "body_subtreemass": subtree_b, "body_inertia": inertia}
 
 
 class RandomCenterOfMass(AbstractRandomizer):
@@ -186,9 +192,14 @@ class RandomInertia(AbstractRandomizer):
 
 
 def with_added_mass(context: Context, body: str, mass: Array) -> Overrides:
-    """The field of the model with `mass`, in kg, added at the centre of mass of a body; its inertia is unchanged."""
+    """The fields of the model with `mass`, in kg, added at the centre of mass of a body; its inertia is unchanged."""
     index = movable_body(context, body)
-    return {"body_mass": current_field(context, "body_mass").at[index].add(mass)}
+    # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
+    carrying = _with_ancestors(index, context.model.mj_model.body_parentid)
+    return {
+        "body_mass": current_field(context, "body_mass").at[index].add(mass),
+        "body_subtreemass": current_field(context, "body_subtreemass").at[carrying].add(mass),
+    }
 
 
 def movable_body(context: Context, name: str, *, weighs: bool = False) -> int:
@@ -207,6 +218,13 @@ def movable_body(context: Context, name: str, *, weighs: bool = False) -> int:
     if weighs and mj_model.body_mass[index] == 0:
         raise ConfigError(f"Body {name!r} has no mass, so randomizing it changes nothing. Name a body with a mass.")
     return index
+
+
+def _with_ancestors(body: int, parents: np.ndarray) -> np.ndarray:
+    chain = [body]
+    while chain[-1] != 0:
+        chain.append(int(parents[chain[-1]]))
+    return np.array(chain)
 
 
 MIN_FRICTION = 1e-6

@@ -97,7 +97,7 @@ class MjxEngine(AbstractEngine):
 
     def _overridden(self, overrides: Overrides) -> mjx.Model:
         check_overrides(self.model.mj_model, overrides)
-        return self._model.tree_replace(_with_subtree_masses(self.model.mj_model, overrides))
+        return self._model.tree_replace(overrides)
 
     def _at_velocity(self, model: mjx.Model, state: PhysicsState) -> mjx.Model:
         """The model with the actuators' force ranges at their current velocities."""
@@ -124,16 +124,6 @@ class MjxEngine(AbstractEngine):
         # Fields that only some of MJX's implementations have are in `_impl`. Matrices get MuJoCo's flat shape.
         holder = data if name in _DATA_FIELDS else data._impl
         return jnp.reshape(getattr(holder, name), self._shapes[name])
-
-
-def _with_subtree_masses(model: mujoco.MjModel, overrides: Overrides) -> Overrides:
-    """The overrides with the masses of subtrees, which native MuJoCo sums anew from overridden masses."""
-    if "body_mass" not in overrides or "body_subtreemass" in overrides:
-        return overrides
-    in_subtree_bb = np.eye(model.nbody, dtype=np.float32)
-    for body in range(model.nbody - 1, 0, -1):  # children come after their parents
-        in_subtree_bb[model.body_parentid[body]] += in_subtree_bb[body]
-    return overrides | {"body_subtreemass": in_subtree_bb @ overrides["body_mass"]}
 
 
 def _load(data: mjx.Data, state: PhysicsState, ctrl: Float[Array, " u"]) -> mjx.Data:

@@ -170,6 +170,11 @@ def _derived(model: mujoco.MjModel, overrides: Overrides) -> dict[str, Array]:
     derived: dict[str, Array] = {}
     if "opt.impratio" in overrides:
         derived["opt._impl.impratio_invsqrt"] = overrides["opt.impratio"] ** -0.5
+    if "body_mass" in overrides and "body_subtreemass" not in overrides:
+        in_subtree_bb = np.eye(model.nbody)
+        for body in range(model.nbody - 1, 0, -1):  # children come after their parents
+            in_subtree_bb[model.body_parentid[body]] += in_subtree_bb[body]
+        derived["body_subtreemass"] = jnp.asarray(in_subtree_bb, jnp.float32) @ overrides["body_mass"]
     if "geom_size" in overrides:
         derived["geom_rbound"], derived["geom_aabb"] = _bounds(model, overrides["geom_size"])
     return derived

@@ -12,7 +12,6 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.parallel.layout import LAYOUTS
-from ksim.physics.constants import derive_constants
 from ksim.physics.engine import DERIVED_FIELDS, control_step
 from ksim.physics.select import make_engine, pick_engine
 from tests.support.engines import ENGINES, MJX
@@ -40,7 +39,9 @@ def script():
     friction[:, :, 0] = np.array([1.0, 0.6, 0.1])[:, None]
     mass = np.tile(model.body_mass, (NUM_ENVS, 1)) * np.array([1.0, 0.5, 1.5])[:, None]
     gravity = np.tile(model.opt.gravity, (NUM_ENVS, 1)) * np.array([1.0, 1.0, 0.8])[:, None]
-    return qpos, qvel, ctrl, {"geom_friction": friction, "body_mass": mass, "opt.gravity": gravity}
+    subtree_mass = np.tile(model.body_subtreemass, (NUM_ENVS, 1)) * np.array([1.0, 0.5, 1.5])[:, None]
+    overrides = {"geom_friction": friction, "body_mass": mass, "body_subtreemass": subtree_mass, "opt.gravity": gravity}
+    return qpos, qvel, ctrl, overrides
 
 
 @functools.cache
@@ -50,10 +51,9 @@ def plain_mujoco():
     starts, runs = [], []
     for env in range(NUM_ENVS):
         model = biped_model().mj_model
-        for field in ("geom_friction", "body_mass"):
+        for field in ("geom_friction", "body_mass", "body_subtreemass"):
             getattr(model, field)[:] = overrides[field][env]
         model.opt.gravity[:] = overrides["opt.gravity"][env]
-        derive_constants(model)
         data = mujoco.MjData(model)
         data.qpos, data.qvel = qpos[env], qvel[env]
         mujoco.mj_forward(model, data)

@@ -104,17 +104,19 @@ def test_push_force_that_is_shorter_than_half_a_control_step_acts_for_one():
 
 
 def test_mass_drop_starts_with_its_load_and_loses_it_once():
-    # A load of 2 kg drops after 0.06 s, 3 steps of 0.02 s. The trunk has 5 kg.
+    # A load of 2 kg drops after 0.06 s, 3 steps of 0.02 s. The trunk has 5 kg, and the robot 7.4 kg in all.
     term = MassDrop(body="trunk", mass=(2.0, 2.0), after_s=(0.06, 0.06))
     context = make_context(key=jax.random.key(0))
     memory = term.init(context)
     overrides = term.overrides(dataclasses.replace(context, memory=memory))
-    mass_t = [overrides["body_mass"][1]]
+    mass_t, total_t = [overrides["body_mass"][1]], [overrides["body_subtreemass"][0]]
     for t in range(1, 6):
         context = make_context(key=jax.random.key(t), memory=memory, overrides=overrides)
         memory = term.update(context)
         context = dataclasses.replace(context, memory=memory)
         overrides = overrides | term.overrides(context)
         mass_t.append(overrides["body_mass"][1])
+        total_t.append(overrides["body_subtreemass"][0])
         chex.assert_trees_all_equal(term(context), context.physics)
     np.testing.assert_allclose(mass_t, [7, 7, 7, 5, 5, 5], rtol=1e-6)
+    np.testing.assert_allclose(total_t, [9.4, 9.4, 9.4, 7.4, 7.4, 7.4], rtol=1e-6)

@@ -110,13 +110,15 @@ VALUES = [
     row("friction: keeps what another left", r.RandomFriction(friction=(1.7, 1.7), geoms=("right_foot",)), biped,
         r.RandomFriction(friction=(1.5, 1.5), geoms=("left_foot",)),
         geom_friction=changed("geom_friction", (FEET, 0), [1.5, 1.7])),
-    # 5 + 2 and 1.2 + 1 kg
+    # 5 + 2 and 1.2 + 1 kg; the whole 7.4 + 3 kg.
     row("body mass: adds to what another left", r.RandomBodyMass(body="trunk", added=(2.0, 2.0)), biped,
-        r.RandomBodyMass(body="left_leg", added=(1.0, 1.0)), body_mass=[0, 7.0, 2.2, 1.2]),
-    # (5 + 1) * 2 and 1.2 * 2 kg
-    row("mass factor: multiplies what another left",
+        r.RandomBodyMass(body="left_leg", added=(1.0, 1.0)), body_mass=[0, 7.0, 2.2, 1.2],
+        body_subtreemass=[10.4, 10.4, 2.2, 1.2]),
+    # (5 + 1) * 2 and 1.2 * 2 kg; the whole 12 + 2.4 + 1.2.
+    row("mass factor: multiplies what another left and sums subtrees",
         r.RandomMassFactor(bodies=("trunk", "left_leg"), factor=(2.0, 2.0)), biped,
-        r.RandomBodyMass(body="trunk", added=(1.0, 1.0)), body_mass=[0, 12, 2.4, 1.2]),
+        r.RandomBodyMass(body="trunk", added=(1.0, 1.0)), body_mass=[0, 12, 2.4, 1.2],
+        body_subtreemass=[15.6, 15.6, 2.4, 1.2]),
     row("inertia: multiplies all moments of the body alone", r.RandomInertia(body="trunk", factor=(1.5, 1.5)), biped,
         None, body_inertia=changed("body_inertia", TRUNK, 1.5 * MODEL.body_inertia[TRUNK])),
     row("armature: multiplies that of named joints alone", r.RandomArmature(factor=(1.5, 1.5), joints=("right_hip",)),
@@ -245,11 +247,24 @@ def test_friction_when_geoms_are_named_leaves_the_others_as_they_are():
     np.testing.assert_array_equal(np.delete(friction_ng, FEET, axis=1), 1.0)
 
 
-def test_body_mass_changes_no_other_body():
+def test_body_mass_changes_no_other_body_but_the_subtrees_that_carry_it():
     drawn = overrides_of(r.RandomBodyMass(body="left_leg", added=(0.5, 1.0)))
     np.testing.assert_allclose(
         np.delete(drawn["body_mass"], LEFT_LEG, axis=1), np.tile([0, 5, 1.2], (300, 1)), rtol=1e-6
     )
+    added_n = drawn["body_mass"][:, LEFT_LEG] - 1.2
+    added_nb = drawn["body_subtreemass"] - MODEL.body_subtreemass
+    for body in (WORLD, TRUNK, LEFT_LEG):
+        np.testing.assert_allclose(added_nb[:, body], added_n, atol=1e-5)
+    np.testing.assert_allclose(added_nb[:, RIGHT_LEG], 0.0, atol=1e-6)
+
+
+def test_body_mass_has_the_subtree_masses_as_mujoco_sums_them():
+    drawn = r.RandomBodyMass(body="right_leg")(make_context())
+    expected_b = np.array(drawn["body_mass"])
+    for body in (RIGHT_LEG, LEFT_LEG, TRUNK):
+        expected_b[MODEL.body_parentid[body]] += expected_b[body]
+    np.testing.assert_allclose(drawn["body_subtreemass"], expected_b, rtol=1e-6)
 
 
 def test_center_of_mass_leaves_other_bodies_as_they_are_and_inertia_other_fields():

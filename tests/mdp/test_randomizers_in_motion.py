@@ -18,7 +18,6 @@ from ksim.mdp.randomizers import (
     RandomMassFactor,
 )
 from ksim.physics import compile_model
-from ksim.physics.constants import derive_constants
 from ksim.physics.select import make_engine
 from tests.mdp.test_randomizers import springy_biped
 from tests.support.contexts import DT, biped, make_context
@@ -42,7 +41,7 @@ CASES = {
     "mass": RandomMassFactor(bodies=("trunk", "left_leg"), factor=(0.5, 2.0)),
 }
 FIELDS = ("dof_frictionloss", "jnt_stiffness", "qpos0", "qpos_spring", "jnt_range", "site_quat", "body_mass",
-          "body_inertia")  # fmt: skip
+          "body_inertia", "body_subtreemass")  # fmt: skip
 
 
 @functools.cache
@@ -83,7 +82,6 @@ def biped_model_for(case):
     model = copy.copy(springy_biped().mj_model)
     for name, value in whole_overrides(case).items():
         getattr(model, name)[:] = value
-    derive_constants(model)
     return model
 
 
