@@ -17,7 +17,7 @@ from tests.support.robots import ACTUATORS, biped_spec
 
 MODEL = biped().mj_model
 # Of the biped: the trunk has 5 kg, each leg 1.2 kg.
-TRUNK, LEFT_LEG = 1, 2
+WORLD, TRUNK, LEFT_LEG, RIGHT_LEG = range(4)
 FEET = [MODEL.geom(name).id for name in ("left_foot", "right_foot")]
 
 

@@ -78,7 +78,7 @@ def test_evaluation_uses_the_config_of_the_run_that_it_evaluates(finished, capsy
 
 def test_checkpoint_of_other_networks_is_an_error_that_says_what_to_do(finished):
     task = point_mass_task(run_mode="eval", checkpoint=str(finished(1)), actor_sizes=[9])
-    with pytest.raises(ConfigError, match="would make the policy another: .* trained with .*Leave it out"):
+    with pytest.raises(ConfigError, match=r"would make the policy another: .* trained with .*Leave it out"):
         task.run()
 
 
