@@ -217,7 +217,7 @@ def release_terminal() -> None:
         return
     with contextlib.suppress(OSError):
         os.write(1, _SHOW_CURSOR)
-    if _echo:
+    if _echo and termios is not None:
         termios.tcsetattr(sys.stdin, termios.TCSANOW, _echo)
 
 

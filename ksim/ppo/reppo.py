@@ -25,7 +25,13 @@ from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput, critic_
 from ksim.nn.distributions import AbstractDistribution
 from ksim.nn.networks import MIN_STD, GaussianHead
 from ksim.nn.normalizer import ObservationNormalizer
-from ksim.parallel.collectives import global_env_index, mean_across_devices, moments_across_devices
+from ksim.parallel.collectives import (
+    axis_size,
+    device_index,
+    global_env_index,
+    mean_across_devices,
+    moments_across_devices,
+)
 from ksim.ppo.gradient_sync import GradientSync, MinibatchHyperparameters
 from ksim.ppo.ppo import stratified_minibatches, take_rows, update
 from ksim.rollout.unroll import env_keys
