@@ -467,8 +467,8 @@ def imu_reading(robot: Robot, site: str, kind: mujoco.mjtSensor) -> np.ndarray:
 
 def sensor_reading(robot: Robot, sensor: str) -> np.ndarray:
     """The reading of a sensor; of a foot of several bodies the sum of its sensors."""
-    known = {robot.model.sensor(i).name for i in range(robot.model.nsensor)}
-    parts = itertools.takewhile(known.__contains__, (f"ksim_{sensor}_part_{k}" for k in itertools.count(1)))
+    is_known = lambda name: mujoco.mj_name2id(robot.model, mujoco.mjtObj.mjOBJ_SENSOR, name) >= 0
+    parts = itertools.takewhile(is_known, (f"ksim_{sensor}_part_{k}" for k in itertools.count(1)))
     return np.sum([robot.data.sensor(name).data for name in (sensor, *parts)], axis=0)
 
 

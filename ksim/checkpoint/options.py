@@ -104,23 +104,25 @@ def auto_run_dir(config: RLConfig, task_name: str) -> Path | None:
 
 def check_resumed(config: RLConfig, changed: Mapping[str, tuple[Any, Any]]) -> None:
     """Raises ConfigError for a changed option (old value, new value) that a resumed run cannot change."""
-    for name in options_with(type(config), "fixed"):
-        if name in changed:
-            there, here = changed[name]
-            raise ConfigError(
-                f"{name} ({here}) cannot change when a run is resumed: its checkpoint was made with {there}. "
-                "Leave it out, or start a new run with its policy: load_weights instead of resume."
-            )
+    rule = (
+        "cannot change when a run is resumed: its checkpoint was made with {}. Leave it out, or start a new run with "
+        "its policy: load_weights instead of resume."
+    )
+    _refuse_changed(config, changed, "fixed", rule)
 
 
 def check_evaluated(config: RLConfig, changed: Mapping[str, tuple[Any, Any]]) -> None:
     """Raises ConfigError for a changed option (old value, new value) that would make a checkpoint's policy another."""
-    for name in options_with(type(config), "network"):
+    rule = "would make the policy another: its checkpoint was trained with {}. Leave it out."
+    _refuse_changed(config, changed, "network", rule)
+
+
+def _refuse_changed(config: RLConfig, changed: Mapping[str, tuple[Any, Any]], role: str, rule: str) -> None:
+    """Raises ConfigError for a changed option of a role; `rule` ends the message, with the old value at `{}`."""
+    for name in options_with(type(config), role):
         if name in changed:
             there, here = changed[name]
-            raise ConfigError(
-                f"{name} ({here}) would make the policy another: its checkpoint was trained with {there}. Leave it out."
-            )
+            raise ConfigError(f"{name} ({here}) {rule.format(there)}")
 
 
 def is_fixed(config: RLConfig, name: str) -> bool:

@@ -218,7 +218,8 @@ def release_terminal() -> None:
     with contextlib.suppress(OSError):
         os.write(1, _SHOW_CURSOR)
     if _echo and termios is not None:
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, _echo)
+        with contextlib.suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, _echo)
 
 
 @contextlib.contextmanager

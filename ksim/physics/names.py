@@ -357,15 +357,15 @@ def place_base(
 
     Its velocity turns with it.
     """
-    start, in_qvel = names.free_joint()
+    base, (start, in_qvel) = Base(physics, names), names.free_joint()
     turn = jnp.array([jnp.cos(yaw / 2), 0.0, 0.0, jnp.sin(yaw / 2)])
-    orientation = multiply_quaternions(turn, Base(physics, names).orientation)
-    position = Base(physics, names).position + offset_world
+    orientation = multiply_quaternions(turn, base.orientation)
+    position = base.position + offset_world
     # Concatenated instead of updated in place: JAX 0.12 on a CPU was seen to fuse an in-place update with the rotation,
     # which then reads a component that is already overwritten.
     qpos = jnp.concatenate([physics.qpos[:start], position, orientation, physics.qpos[start + 7 :]])
     # The angular velocity is in the base's frame.
-    lin_vel = turn_by(Base(physics, names).lin_vel_world, yaw)
+    lin_vel = turn_by(base.lin_vel_world, yaw)
     qvel = jnp.concatenate([physics.qvel[:in_qvel], lin_vel, physics.qvel[in_qvel + 3 :]])
     return dataclasses.replace(physics, qpos=qpos, qvel=qvel)
 
