@@ -20,8 +20,10 @@ from packaging.utils import canonicalize_name
 import ksim
 from tests.end_to_end.stand_in import view
 from tests.support.processes import ROOT, environment, free_port
+from tests.support.scale import IS_FULL
 
 pytestmark = pytest.mark.long
+EXTRAS = pytest.mark.skipif(not IS_FULL, reason="an environment for each extra: KSIM_TESTS=full")
 TRAIN = ("num_envs=16", "max_iterations=2", "eval_at_end=false", "video=false", "plots=false")
 NOT_OURS = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "runs")
 
@@ -50,15 +52,10 @@ def content_of(wheel):
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
-    """The distributions."""
-    return build_distributions(tmp_path_factory.mktemp("build"))
-
-
-def build_distributions(folder, *options):
-    """Builds the distributions, or those of the options, from a copy of the repository; the directory that has them."""
-    clone = folder / "clone"
+    """The directory of the distributions, which are built from a copy of the repository."""
+    clone = tmp_path_factory.mktemp("build") / "clone"
     shutil.copytree(ROOT, clone, ignore=NOT_OURS)
-    run(sys.executable, "-m", "build", *options, cwd=clone)
+    run(sys.executable, "-m", "build", cwd=clone)
     return clone / "dist"
 
 
@@ -186,6 +183,7 @@ def test_what_needs_an_extra_says_which(programs, run_dir, options, extra, tmp_p
     assert f"pip install 'ksim-rl[{extra}]'" in done.stdout + done.stderr
 
 
+@EXTRAS
 def test_policy_of_a_run_is_exported_with_the_extra(wheel, run_dir, tmp_path):
     pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install -e '.[export]'")
     programs = environment_of(wheel, tmp_path / "env", "export")
@@ -200,6 +198,7 @@ def test_policy_in_the_wheel_walks(programs, tmp_path):
     assert json.loads(written.read_text())["figures"]["survival"]["mean"] == 1.0
 
 
+@EXTRAS
 def test_policy_in_the_wheel_is_shown_in_the_browser_with_the_extra(wheel, tmp_path):
     pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
     programs = environment_of(wheel, tmp_path / "env", "viewer")

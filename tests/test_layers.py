@@ -211,6 +211,7 @@ def test_help_of_an_example_and_so_import_of_ksim_loads_no_library_that_few_prog
     assert not slow & loaded
 
 
+@pytest.mark.long
 def test_run_modes_import_none_of_the_optional_packages():
     blocked = ("viser", "msgspec", "onnx", "onnxruntime", "wandb", "mlflow", "brax", "mujoco_playground", "warp")
     program = (

@@ -9,6 +9,7 @@ import pytest
 import ksim
 from examples import quadruped, robots, unitree_g1, unitree_go2, walking, walking_teacher
 from examples.pretrained import PRETRAINED
+from tests.support.scale import scale
 
 TASKS = {
     task.pretrained.name: task
@@ -45,7 +46,7 @@ def test_robot_of_a_package_that_is_missing_is_an_error():
 
 
 @pytest.mark.long
-@POLICIES
+@pytest.mark.parametrize("name", scale(("unitree_go2",), TASKS))
 def test_pretrained_robot_walks_on_command(name, tmp_path, monkeypatch):
     if name.startswith("unitree_") and importlib.util.find_spec("robosuite_models") is None:
         pytest.skip("robosuite-models is not installed")

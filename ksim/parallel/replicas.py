@@ -128,6 +128,7 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
     return np.dtype({1: np.uint8, 2: np.uint16}.get(dtype.itemsize, np.uint32))
 
 
+@jax.jit  # traced once for all leaves of a size
 def _checksum(words: UInt32[Array, " words"]) -> UInt32[Array, ""]:
     place = jnp.arange(words.size, dtype=jnp.uint32)
     return jnp.sum(_mixed(words ^ _mixed(place)), dtype=jnp.uint32)

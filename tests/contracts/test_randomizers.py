@@ -85,6 +85,7 @@ def in_one_program(engine):
     return [jax.tree.map(lambda x: x[i], results) for i in range(len(PAIRS))]  # noqa: B023
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["mujoco", MJX, *scale([], [WARP])])
 def test_two_randomizers_in_any_order_change_the_model_as_if_it_were_written_to_at_a_reset_and_in_a_step(engine):
     results = in_native() if engine == "mujoco" else in_one_program(engine)

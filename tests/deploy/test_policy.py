@@ -109,6 +109,7 @@ def test_its_actions_are_those_of_ksims_own_environment_from_the_same_state(tmp_
     np.testing.assert_allclose(qpos, exported[1][-1].inner.physics.qpos, atol=1e-4)
 
 
+@pytest.mark.long
 def test_sensors_read_what_they_did_before_the_last_physics_step_as_in_training(exported):
     # Otherwise the test above would not notice; the gyro's reading is 5 ms older than the rest.
     found, _ = differences(*exported, read_sensors_anew=True)

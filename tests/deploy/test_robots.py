@@ -208,6 +208,7 @@ def test_a_robot_is_driven_as_in_the_training(driven):
     assert farthest(*driven) < 1e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task_class", [ReplacedServos, Controllers])
 def test_a_robot_whose_file_has_activations_or_several_controls_is_driven_as_in_the_training(task_class):
     assert farthest(*recorded(task_class)) < 1e-4

@@ -80,6 +80,7 @@ def test_robot_with_actuators_on_tendons_and_sites_moves_as_in_plain_mujoco(engi
     np.testing.assert_allclose(state.inner.physics.qpos, data.qpos, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("engine", "more"), [("mujoco", ADHESION), *scale([], [MJX])])
 def test_robot_with_actuators_of_every_transmission_trains(engine, more):
     learner = train_iterations(task(engine, more), 1)[0].learner

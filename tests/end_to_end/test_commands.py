@@ -19,6 +19,7 @@ def test_walking_distributed_runs(tmp_path):
     assert (tmp_path / "run" / "plots" / "gait.png").is_file()
 
 
+@pytest.mark.long
 def test_import_prepares_the_process_quietly_and_leaves_the_users_settings_alone(tmp_path):
     code = (
         "import os, ksim, jax; print(os.environ.get('PJRT_NPROC'), os.environ['XLA_FLAGS'],"

@@ -48,6 +48,7 @@ class Drift:
         return state, state, -jnp.abs(state[0]), jnp.abs(state[0]) > 3, {}
 
 
+@pytest.mark.long
 def test_environment_in_the_style_of_gymnax_is_trained_by_the_adapter_of_the_page_on_environments():
     import ksim
 

@@ -32,8 +32,10 @@ COVERED = (
     r"scontrol requeue",
     r"ksim\.launch --nnodes 2 --node-rank 0",
     r"^mpirun -np 2",
-    # learning.md
+    # learning.md and algorithms.md
+    r"examples\.walking seed=0",
     r"examples\.quadruped max_iterations=250",
+    r"examples\.tracking num_envs=1024",
 )
 """Blocks with a test of their own, or of the form of another block or test: patterns, each of one block."""
 ALL = runs()

@@ -187,7 +187,7 @@ FAULTS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("fault", scale(["bad_state", "raise", "callback", "corrupt"], FAULTS))
+@pytest.mark.parametrize("fault", scale(["raise", "corrupt"], FAULTS))
 def test_fault_of_one_process_ends_all_with_its_name(fault, layout, tmp_path):
     code, messages = FAULTS[fault]
     options = ("run_dir=run", *ENDLESS, "replica_check_interval=4", f"layout={layout}")

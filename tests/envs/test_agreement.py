@@ -68,6 +68,7 @@ class Diverging(Resting):
         return dataclasses.replace(state, data=state.data.replace(qvel=jnp.full_like(state.data.qvel, jnp.nan)))
 
 
+@pytest.mark.long
 def test_gap_is_infinite_where_a_visited_velocity_is_not_finite():
     made = Diverging("sphere")
     native = NativePhysics(made.mj_model, made.mjx_model, 1)

@@ -17,6 +17,7 @@ from ksim.errors import ConfigError
 from ksim.physics.contact_sizes import ContactSizes
 from tests.envs.test_wrapped import State
 from tests.support.engines import WARP
+from tests.support.scale import scale
 
 PENDULUM = """
 <mujoco>
@@ -139,7 +140,8 @@ DOOR_CHANGES = {
 }
 
 
-@IN_PLACE
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["mujoco", *scale([], [WARP])])
 @pytest.mark.parametrize("change", DOOR_CHANGES)
 def test_change_of_a_model_reaches_the_constants_that_mujoco_derives_from_it(change, engine):
     found, expected = (door(DOOR_CHANGES[change], engine=name) for name in (engine, "mjx"))

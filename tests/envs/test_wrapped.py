@@ -311,6 +311,7 @@ print(StartingTask(WrappedConfig(env="x", num_envs=192, num_devices=NUM_DEVICES)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", [3, None])
 def test_cpu_is_divided_into_devices_before_the_environment_starts_jax(asked, tmp_path):
     program = MAKE_ON_DEVICES.replace("NUM_DEVICES", str(asked))

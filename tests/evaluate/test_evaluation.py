@@ -155,6 +155,7 @@ def test_hooks_may_return_other_terms_when_evaluating():
     assert not task.evaluating
 
 
+@pytest.mark.long
 def test_gap_is_the_difference_of_return_over_episodes_that_start_alike():
     class Task(BipedTask):
         """As if in MJX each episode went on for a step more."""
@@ -251,6 +252,7 @@ def test_deterministic_policy_that_earns_much_less_than_training_is_warned_of(me
     )
 
 
+@pytest.mark.long
 def test_run_warns_when_its_policy_needs_its_noise(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(evaluator, "SHORTFALL", -1e6)  # anything is a shortfall now
     options = {"num_devices": 1, "max_iterations": 3, "eval_at_end": True, "rollout_length": 64}

@@ -3,6 +3,7 @@ import dataclasses
 import jax
 import mujoco
 import numpy as np
+import pytest
 
 from ksim.evaluate.evaluator import Recorder, episode_key, foot_sensors
 from ksim.mdp import commands, curriculum, observations, rewards, terminations
@@ -61,6 +62,7 @@ def test_feet_are_all_named_sensors_of_the_robot_where_no_term_names_any():
     assert feet(Task) == ["left_touch", "right_touch", "knee_touch"]
 
 
+@pytest.mark.long
 def test_command_that_a_curriculum_scales_and_named_sensors_are_recorded():
     task = Task(BipedConfig(num_devices=1, eval_num_envs=1))
     recorder = Recorder(task.eval_environment, seed=0, device=policy_context(task).device)
@@ -70,6 +72,7 @@ def test_command_that_a_curriculum_scales_and_named_sensors_are_recorded():
     assert sorted(recording.touch) == ["knee_touch", "left_touch", "right_touch"]
 
 
+@pytest.mark.long
 def test_episodes_of_several_envs_are_each_as_long_as_they_lasted_and_the_first_is_that_of_one_env():
     class Fast(Task):
         def get_terminations(self, physics_model):

@@ -52,6 +52,7 @@ def test_without_gl_there_is_one_warning_and_no_film(tmp_path, capsys, monkeypat
     assert (tmp_path / "run" / "process_0.log").read_text().count("WARNING ksim.") == 1
 
 
+@pytest.mark.long
 def test_environment_of_another_kind_has_plots_and_says_in_the_log_why_no_film(tmp_path, capsys):
     run_dir = tmp_path / "run"
     options = {"eval_at_end": True, "video": True, "plots": True, "eval_num_envs": 2}
@@ -63,6 +64,7 @@ def test_environment_of_another_kind_has_plots_and_says_in_the_log_why_no_film(t
     assert "Warning" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_failing_plots_and_films_end_nothing(tmp_path, capsys, monkeypatch):
     def fail(*_):
         raise OSError("disk full")

@@ -30,6 +30,7 @@ def recording(task):
     return recorder(task.initial_learner()[1], lambda: False)
 
 
+@pytest.mark.long
 def test_recording_is_the_episode_of_the_evaluations_first_env(task, recording):
     evaluator = Evaluator(policy_context(task))
     results = evaluator._runner(task.initial_learner()[1], lambda: False)

@@ -173,6 +173,7 @@ def test_directory_that_cannot_be_written_from_the_start_is_refused(small_disk):
         point_mass_task(**OPTIONS, run_dir=str(small_disk / "run")).run()
 
 
+@pytest.mark.long
 def test_clock_that_is_set_back_changes_nothing(tmp_path, after_iteration, monkeypatch):
     day_s, now = 86_400, time.time
     after_iteration[3] = lambda: monkeypatch.setattr(time, "time", lambda: now() - day_s)

@@ -102,6 +102,7 @@ def test_run_with_a_poisoned_env_reaches_the_return_of_a_clean_one(kind):
     assert all(m["policy/bad_updates"] == 0 for m in history)
 
 
+@pytest.mark.long
 def test_gradient_that_is_not_finite_on_one_device_is_skipped_on_all_and_counted():
     task = FaultyDeviceTask(PointMassConfig(num_devices=2))
     state, history = train_iterations(task, 60)
@@ -174,6 +175,7 @@ def precise_task(request):
         assert all(f"precision = [{request.param.upper()}, {request.param.upper()}]" in line for line in dots)
 
 
+@pytest.mark.long
 def test_precision_of_matrix_products_is_the_one_that_was_chosen(precise_task, monkeypatch):
     task, programs = precise_task
 
@@ -187,6 +189,7 @@ def test_precision_of_matrix_products_is_the_one_that_was_chosen(precise_task, m
         task.run()
 
 
+@pytest.mark.long
 def test_replay_computes_with_the_precision_of_the_run_whoever_calls_it(precise_task, monkeypatch):
     task, programs = precise_task
     mapped, state = task.layout.map, task.layout.place(task.initial_state())

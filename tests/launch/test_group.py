@@ -92,6 +92,7 @@ def test_lines_get_their_process_as_a_prefix_on_the_stream_they_were_written_to(
     assert sorted(line for line in err.splitlines() if line[0] == "[") == ["[0] err 0", "[1] err 1"]
 
 
+@pytest.mark.long
 def test_tables_of_processes_fit_a_terminal_beside_the_prefix(monkeypatch, capfd):
     program = "from ksim.host.terminal import standard_output; print(standard_output().width)"
     assert launch(program, num=1) == 0

@@ -242,6 +242,7 @@ die()
     assert not is_alive(pid)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_signal_after_a_restart_is_passed_on_and_ends_restarts(number):
     program = """

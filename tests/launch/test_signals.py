@@ -86,6 +86,7 @@ sleep()
     assert "Process 1 failed first" in err
 
 
+@pytest.mark.long
 def test_warning_is_passed_on_and_ends_nothing():
     with patient() as launcher:
         wait_for_pids()
@@ -105,6 +106,7 @@ def test_stop_that_was_planned_here_or_elsewhere_is_no_failure(ends):
     assert "failed" not in err
 
 
+@pytest.mark.long
 def test_warning_does_not_end_a_process_that_has_no_handler_for_it():
     program = write_program("tell('pid', os.getpid()); wait_for('end')")
     with Launcher(program) as launcher:

@@ -30,6 +30,7 @@ def trained(tmp_path_factory):
     return run_dir
 
 
+@pytest.mark.long
 def test_reinforce_learns_to_hold_the_point_mass(trained):
     rewards = [line["rollout/reward"] for line in read_lines(trained / "metrics.jsonl")]
     assert len(rewards) == 80
@@ -50,6 +51,7 @@ def test_line_of_an_iteration_shows_what_the_algorithm_adds(tmp_path, capsys):
     assert f"baseline off by {metrics['loss/value']:.4f}" in line
 
 
+@pytest.mark.long
 def test_checkpoint_is_evaluated_and_replayed(trained, capsys):
     for mode in (["run_mode=eval", "eval_num_envs=3"], ["run_mode=replay"]):
         options = [*mode, f"checkpoint={trained}", "video=false"]

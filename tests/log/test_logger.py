@@ -90,6 +90,7 @@ def test_loggers_are_given_the_run_and_what_is_written_of_each_iteration_and_eva
         operator.setitem(kept.metrics, "rollout/reward", 0.0)
 
 
+@pytest.mark.long
 def test_loggers_are_given_files_actions_and_checkpoints_and_may_fail_at_each(tmp_path, capsys):
     hooks = ("log_files", "log_samples", "log_checkpoint")
     failing, kept = Kept(*hooks, "dashboards"), Kept()
@@ -115,6 +116,7 @@ def test_loggers_are_given_files_actions_and_checkpoints_and_may_fail_at_each(tm
     assert re.search(r"│ Kept +│ kept --open +│", out)
 
 
+@pytest.mark.long
 def test_logger_of_a_resumed_run_is_told_where_it_goes_on(tmp_path):
     kept = []
     for until in (1, 2):

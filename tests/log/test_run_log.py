@@ -69,6 +69,7 @@ def test_log_holds_what_log_level_says_and_the_program_gets_what_it_had_asked_fo
     assert program.messages == 3 * ["to warning"]
 
 
+@pytest.mark.long
 def test_import_leaves_the_root_logger_to_the_program(tmp_path):
     shown = "import logging, ksim.train.loop; print(logging.getLogger().handlers)"
     assert finish(start("-c", shown, cwd=tmp_path)) == (0, "[]\n")

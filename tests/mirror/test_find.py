@@ -84,6 +84,7 @@ def test_height_scan_is_mirrored_from_left_to_right():
     np.testing.assert_array_equal(index, np.arange(6).reshape(2, 3)[:, ::-1].ravel())
 
 
+@pytest.mark.long
 def test_every_observation_has_an_image_or_is_known_to_have_none():
     extra = {observations.HeadingError: {"command": "heading"}, observations.ImuGyro: {"site": "imu"}}
     terms = {term.__name__: term(**(ARGUMENTS.get(term, {}) | extra.get(term, {}))) for term in ALL}

@@ -26,6 +26,7 @@ def task():
     return FloaterTask(FloaterConfig(num_devices=1, eval_num_envs=12))
 
 
+@pytest.mark.long
 def test_evaluation_reports_each_clip_apart(task):
     evaluation = Evaluator(policy_context(task))(Still())
     assert list(evaluation.groups) == ["slow", "fast"]
@@ -42,6 +43,7 @@ def test_evaluation_reports_each_clip_apart(task):
     assert rows[0][1].startswith("100%")
 
 
+@pytest.mark.long
 def test_video_shows_the_reference_beside_the_robot(task):
     recorder = Recorder(task.eval_environment, seed=0, device=jax.devices("cpu")[0])
     recording = recorder(Still(), lambda: False)
@@ -66,6 +68,7 @@ def test_ghost_is_a_second_translucent_robot_without_its_world():
     assert all(geom.rgba[3] < 1 and geom.transparent for geom in scene.geoms[: scene.ngeom])
 
 
+@pytest.mark.long
 def test_viewer_plays_the_clip_to_its_end_and_starts_again(task):
     env = task.eval_environment
     session = ViewSession(env, Still(), seed=0)

@@ -53,6 +53,7 @@ def loss_gradient(model, num_envs, num_steps, *, remat):
     return jax.jit(jax.grad(loss)).lower(params).compile(), params
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
 def test_remat_gives_the_same_gradient_for_less_memory(kind):
     # So wide that activations, and not observations, take most of the memory.

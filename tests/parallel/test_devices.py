@@ -97,12 +97,14 @@ def run_alone(code, **environment):
 COUNT = "from ksim.parallel.devices import select_devices; print(len(select_devices('all', {})))"
 
 
+@pytest.mark.long
 def test_cpu_makes_as_many_devices_as_asked_for_where_jax_has_not_started():
     assert run_alone(COUNT.format(3)).stdout == "3\n"
     cores = len(os.sched_getaffinity(0))
     assert run_alone(COUNT.format("'cores'")).stdout == f"{cores}\n"
 
 
+@pytest.mark.long
 def test_cpu_keeps_the_users_number_of_devices_and_says_so_where_it_does_not_do():
     flags = "--xla_force_host_platform_device_count=2"
     assert run_alone(COUNT.format(2), XLA_FLAGS=flags).stdout == "2\n"

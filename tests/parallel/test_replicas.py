@@ -208,6 +208,7 @@ def trees_and_bits(draw):
     return leaves, leaf, place, draw(st.integers(0, bits - 1))
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, database=None)
 @given(trees_and_bits())
 def test_any_flipped_bit_of_any_tree_is_detected_in_its_leaf(tree_and_bit):
@@ -285,6 +286,7 @@ def test_where_no_majority_knows_better_nothing_is_saved(tmp_path, monkeypatch):
     assert newest(tmp_path / "run") is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rebroadcast_goes_on_with_equal_replicas_and_says_so(layout, tmp_path, monkeypatch, capsys):
     corrupt_after(1, device=0, monkeypatch=monkeypatch)

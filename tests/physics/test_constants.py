@@ -20,6 +20,7 @@ from ksim.physics.model import PhysicsModel
 from ksim.physics.mujoco import MujocoEngine
 from ksim.physics.warp import WarpEngine
 from tests.support.engines import WARP
+from tests.support.scale import scale
 
 # The trunk's geoms share its frames; the box moves nothing else.
 ROBOT = """
@@ -74,7 +75,7 @@ def in_plain_mujoco(overrides):
     return np.concatenate([data.sensordata, data.qvel])
 
 
-@pytest.fixture(scope="module", params=["mujoco", WARP])
+@pytest.fixture(scope="module", params=["mujoco", *scale([], [WARP])])
 def engine(request):
     model = PhysicsModel(MODEL, 10 * MODEL.opt.timestep)
     if request.param == "mujoco":

@@ -37,6 +37,7 @@ def task_model(task, run_dir):
     return NormalizedActorCritic(network, jax.tree.map(jnp.asarray, learner.normalizer))
 
 
+@pytest.mark.long
 def test_policy_acts_as_the_task_would_have_it_act(trained):
     policy, model = ksim.load_policy(trained[1]), task_model(*trained)
     assert (policy.obs_sizes, policy.action_size, policy.iteration) == ({"actor": 2}, 1, 2)
@@ -115,6 +116,7 @@ class RemembersTask(PointMassTask):
         return Remembers(jnp.zeros(3), 1)
 
 
+@pytest.mark.long
 def test_episode_starts_with_the_memory_that_was_learned(tmp_path):
     run_dir = tmp_path / "run"
     task = RemembersTask(PointMassConfig(rollout_length=4, max_iterations=2, run_dir=str(run_dir), **SMALL))
@@ -141,6 +143,7 @@ class Asking(AbstractActorCritic):
         return self.inner({"actor": told}, carry)
 
 
+@pytest.mark.long
 def test_policy_that_cannot_be_exported_is_said_when_it_is_wanted(tmp_path):
     class Task(PointMassTask):
         def _get_initial_model(self, rng):

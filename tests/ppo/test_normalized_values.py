@@ -80,6 +80,7 @@ def prepared(was_seen: bool) -> Prepared:
     return Prepared(batch, residual_variance, say(network), value_et, advantage_et, after.values.scale)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("was_seen", [False, True])
 def test_value_is_clipped_around_the_networks_output_when_statistics_change(was_seen):
     batch, residual_variance, outputs_et, value_et, advantage_et, _ = prepared(was_seen)
@@ -115,6 +116,7 @@ def test_policy_behind_a_normalizer_of_values_says_them_in_the_units_of_rewards(
     chex.assert_trees_all_equal(after.distribution, before.distribution)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [0.1, 1e6])
 def test_scale_of_rewards_changes_neither_the_loss_nor_the_policy(scale):
     (one, one_metrics), (other, other_metrics) = (scaled_task(x) for x in (1.0, scale))
@@ -129,6 +131,7 @@ def test_scale_of_rewards_changes_neither_the_loss_nor_the_policy(scale):
     np.testing.assert_allclose(values[1].variance["value"], scale**2 * values[0].variance["value"], rtol=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("min_std", "factor"), [(0.0, 1.5), (100.0, 1.0)])
 def test_rate_does_not_rise_where_advantages_are_not_magnified(min_std, factor, monkeypatch):
     monkeypatch.setattr(ppo, "MIN_ADVANTAGE_STD", min_std)

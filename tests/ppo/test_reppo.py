@@ -123,6 +123,7 @@ def norm(tree):
     return float(jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array)))))
 
 
+@pytest.mark.long
 def test_policy_does_not_move_the_q_function_which_learns_from_targets_alone(network, batch):
     grads = gradients(network, batch)
     # Another policy, with other actions of its own: the gradients of Q stay.

@@ -118,6 +118,7 @@ def test_accumulating_over_a_whole_pass_is_one_update_with_the_full_batch(num_de
     assert not np.allclose(before.head.linear.weight, at_once.head.linear.weight[0], atol=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_accumulating_over_a_period_that_does_not_divide_flushes_what_remains(num_devices):
     hyper = make_hyper(num_batches=2, num_passes=2)
@@ -167,6 +168,7 @@ def test_period_of_one_when_local_is_that_of_accumulating():
     chex.assert_trees_all_equal(local, accumulated)
 
 
+@pytest.mark.long
 def test_local_replicas_are_identical_after_one_of_them_skipped_a_step_of_its_own():
     rollout, hyper = make_rollout(), make_hyper(num_batches=2, num_passes=1)
     # An env of the first of two minibatches: of the step that each device takes, or skips, by itself.

@@ -31,7 +31,8 @@ def make_task(cls=HardeningTask, **options):
     return cls(BipedConfig(**options))
 
 
-@pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("num_devices", [1, 2])
 def test_level_rises_over_iterations_and_terms_see_it(num_devices):
     task = make_task()
     devices = jax.devices()[:num_devices]

@@ -90,6 +90,7 @@ def test_policy_learns_the_style_of_the_reference():
     assert policy(SPEED + 1.0) < -0.5
 
 
+@pytest.mark.long
 def test_step_that_ends_an_episode_earns_its_style_reward_and_is_shown_to_the_discriminator():
     task, env = styled(num_devices=1, discriminator_sizes=[]), Styled()
     state, network = task.initial_learner()

@@ -109,6 +109,7 @@ def test_collectives_of_a_users_own_run_wherever_a_run_traces_them(tmp_path):
         assert make(Averaging, run_mode=mode, checkpoint=run_dir, **options).run().exit_code == 0
 
 
+@pytest.mark.long
 def test_task_of_one_device_has_the_axis_under_its_default_name():
     class Mine(ksim.PPOTask[ksim.PPOConfig]):
         def get_environment(self, engine, num_devices):
@@ -158,6 +159,7 @@ def test_terms_have_the_axis_in_native_mujoco_also_where_shapes_are_looked_at(nu
     np.testing.assert_allclose(history[0]["reward/crowd"], 0.0, atol=1e-6)
 
 
+@pytest.mark.long
 def test_bound_axis_adds_nothing_to_the_compiled_step_and_leaves_donation_as_it_is():
     task = make(PointMassTask)
     state = task.layout.place(task.initial_state())
@@ -185,6 +187,7 @@ def test_means_over_a_bound_axis_of_one_are_the_identity():
     assert out["none"] is None
 
 
+@pytest.mark.long
 def test_custom_synchronisation_is_called_on_a_single_device_as_well():
     class Stopped(PointMassTask):
         def sync_gradients(self, grads):

@@ -15,7 +15,7 @@ from ksim.errors import ConfigError
 from ksim.learn.teacher import TEACHER
 from tests.support.checkpoints import save_run, saved_learner
 from tests.support.damaged_runs import read_lines
-from tests.support.scale import scale
+from tests.support.scale import long, scale
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task, train_iterations
 
 
@@ -157,8 +157,8 @@ def test_teacher_of_another_environment_is_an_error(environment, message, teache
     ("path", "message"),
     [
         ("nothing", r"teacher .*nothing"),
-        ("gru", r"must be a policy without memory.*model=mlp"),
         ("pretrained", r"teacher=pretrained is for tasks that come with a teacher"),
+        *long(("gru", r"must be a policy without memory.*model=mlp")),
     ],
 )
 def test_teacher_that_cannot_teach_is_an_error(path, message):

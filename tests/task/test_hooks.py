@@ -262,6 +262,7 @@ def test_first_states_that_are_something_else_are_an_error(change, message):
     assert str(error.value).startswith("Mine._get_initial_env_state must return the global batch, 8 rows in every leaf")
 
 
+@pytest.mark.long
 def test_first_states_may_be_of_64_bits_on_the_host():
     wide = lambda x: np.asarray(x, {"f": np.float64, "i": np.int64}.get(x.dtype.kind, x.dtype))
     hook = lambda self, rng: jax.tree.map(wide, PointMassTask._get_initial_env_state(self, rng))

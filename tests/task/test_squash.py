@@ -23,6 +23,7 @@ def test_ppo_with_squashed_actions_solves_the_point_mass():
     assert np.mean([m["episode/return"] for m in history[-5:]]) > 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("std", ["state_independent", "learned"])
 def test_rollout_keeps_samples_and_gives_the_environment_their_hyperbolic_tangents(std):
     seen = []

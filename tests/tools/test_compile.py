@@ -11,6 +11,7 @@ from ksim.tools import compile as tool
 from ksim.tools.compile import Compiled, main
 from ksim.tools.targets import GPUS, Target, divide, grid, parse_target
 from tests.support.processes import ROOT, run
+from tests.support.scale import scale
 
 LIBTPU = Path(sys.prefix) / "tpu"
 """The folder of libtpu, from `make test-long`: in JAX's own environment, every program would look for a TPU."""
@@ -125,7 +126,7 @@ def test_program_that_does_not_fit_is_printed_and_ends_with_an_error(imagined, t
 
 @pytest.mark.long
 @pytest.mark.skipif(not LIBTPU.is_dir(), reason="needs libtpu: make test-long installs it")
-@pytest.mark.parametrize(("target", "collectives"), [("v5e", "none"), ("v5ex4", "x all-reduce")])
+@pytest.mark.parametrize(("target", "collectives"), [*scale([], [("v5e", "none")]), ("v5ex4", "x all-reduce")])
 def test_training_step_compiles_for_tpus_on_a_machine_without_one(target, collectives):
     paths = os.pathsep.join([str(ROOT), str(LIBTPU)])
     done = run("-m", "ksim.tools.compile", "examples.point_mass", *SMALL, "--target", target, PYTHONPATH=paths)

@@ -153,6 +153,7 @@ def test_policy_of_rsl_rl_acts_as_there_on_observations_and_joints_in_another_or
     np.testing.assert_allclose(policy(np.concatenate(here)), swap(expected), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_policy_of_rsl_rl_is_evaluated(rsl_rl, tmp_path):
     out = tmp_path / "imported"
     assert run(rsl_rl[0], out) == 0

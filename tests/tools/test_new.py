@@ -203,6 +203,7 @@ def test_name_of_the_program_is_one_that_python_can_import(stem, name):
     assert new.module_name(stem) == name
 
 
+@pytest.mark.long
 def test_program_is_driven_for_some_steps_before_it_is_written(capsys):
     written(DOG)
     assert "Whether it can learn" not in capsys.readouterr().out
@@ -215,6 +216,7 @@ def test_program_is_driven_for_some_steps_before_it_is_written(capsys):
     assert re.match(r"its physics blew up within 0\.\d+ s of an episode, in steps of 0\.005 s", fault)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "file_dt", "dt"), [(DOG, "0.0005", 0.0005), (ARM, "0.0003", 0.00025)])
 def test_robot_that_blows_up_in_the_usual_physics_steps_gets_those_of_its_file(text, file_dt, dt, capsys, monkeypatch):
     blows_up = lambda text, *_: "it blew up" if "dt=" not in text else None

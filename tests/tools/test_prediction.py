@@ -114,7 +114,8 @@ def num_bytes(array):
     return {"pred": 1}.get(kind, 4) * math.prod(int(n) for n in shape.split(",") if n)
 
 
-@pytest.mark.parametrize("mode", ["accumulate", pytest.param("local", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["accumulate", "local"])
 def test_reductions_counted_are_those_of_the_compiled_program(mode):
     options = {"num_batches": 4, "num_passes": 2, "grad_sync_mode": mode, "grad_sync_period": 3}
     task = point_mass_task(num_devices=2, **options)

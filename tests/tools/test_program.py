@@ -95,6 +95,7 @@ def test_motors_on_bodies_apart_from_the_robot_are_left_out_and_named(capsys):
     assert (found.drive, found.driven) == ("motors", tuple(joints))
 
 
+@pytest.mark.long
 def test_bends_of_two_legs_lift_each_foot_straight_up_with_its_sole_level():
     names = written(HUMANOID.read_text())
     model, robot = model_of(names), names["MyRobot"].robot
@@ -145,6 +146,7 @@ def test_gains_in_the_program_are_those_of_the_compiled_servos_and_the_robots_fi
         np.testing.assert_allclose(model.actuator_forcerange[i], np.array([-1, 1]) * robot.torque[pattern])
 
 
+@pytest.mark.long
 def test_load_rule_is_the_weight_times_the_reach():
     Path("dog.xml").write_text(DOG)
     plan = new.make_plan(Path("dog.xml"))

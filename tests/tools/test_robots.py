@@ -69,6 +69,7 @@ def test_page_has_a_row_for_each_robot_and_the_reason_of_those_that_do_not_walk(
     assert "| crab | new, train, eval, export, deploy | It crawls on its belly. |" in text
 
 
+@pytest.mark.long
 def test_robot_that_is_refused_is_a_record_with_the_reason():
     Path("car.xml").write_text("<mujoco")
     Path("out").mkdir()

@@ -170,6 +170,7 @@ def test_hook_that_fails_at_the_start_ends_the_run_before_anything_compiles(tmp_
     assert hooks_of(task) == ["training_start"]
 
 
+@pytest.mark.long
 def test_hook_that_fails_at_the_end_is_an_error_and_after_an_error_a_warning(tmp_path, capsys):
     with pytest.raises(CallbackError, match="on_training_end failed at iteration 1"):
         watched(tmp_path, failing="on_training_end", at=1, max_iterations=1).run()

@@ -153,6 +153,7 @@ class SometimesNaN(PointMass):
         return dataclasses.replace(state, metrics={"reward/mine": state.reward})
 
 
+@pytest.mark.long
 def test_first_states_are_gone_once_training_runs(tmp_path, monkeypatch):
     num_envs, alive = 56, []  # a length that nothing else has
     iterate = loop.iterate
@@ -167,6 +168,7 @@ def test_first_states_are_gone_once_training_runs(tmp_path, monkeypatch):
     assert alive == [[]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dump_on_nan", [True, False])
 def test_no_state_outlives_the_step_that_replaces_it_nor_the_last_one_the_run(dump_on_nan, tmp_path, monkeypatch):
     first, alive = [], []

@@ -266,6 +266,7 @@ def test_load_weights_takes_the_policy_and_starts_anew(finished, tmp_path):
     assert [line["iteration"] for line in metrics(run_dir)] == [1]
 
 
+@pytest.mark.long
 def test_queue_can_start_with_weights_and_go_on_by_the_same_command(finished, tmp_path):
     options = {"num_devices": 1, "run_dir": str(tmp_path / "new"), "load_weights": str(finished), "resume": "auto"}
     for until in (1, 2):
@@ -360,6 +361,7 @@ def test_options_that_are_kept_are_those_in_which_the_program_differs_and_nothin
     assert not {"gamma", "actor_sizes", "tensorboard"} & kept.keys()
 
 
+@pytest.mark.long
 def test_options_edited_in_the_program_are_listed_with_how_to_take_them_over_and_the_machines_are_taken(
     finished, tmp_path, capsys
 ):

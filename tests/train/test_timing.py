@@ -64,6 +64,7 @@ def compiled_step(task):
     ), state
 
 
+@pytest.mark.long
 def test_device_with_more_to_do_takes_longer_for_its_rollout_and_waits_for_nobody_in_its_update():
     config = PointMassConfig(num_envs=16, num_devices=2, rollout_length=8, actor_sizes=[8], critic_sizes=[8])
     step, state = compiled_step(UnevenTask(config))
@@ -74,6 +75,7 @@ def test_device_with_more_to_do_takes_longer_for_its_rollout_and_waits_for_nobod
     assert update_s[0] - update_s[1] > 0.5 * (rollout_s[1] - rollout_s[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_devices", "layout"), [(1, "pmap"), (2, "pmap"), (2, "shard_map")])
 def test_compiling_traces_nothing_that_was_traced_to_be_checked(num_devices, layout):
     calls = []
@@ -99,6 +101,7 @@ def test_compiling_traces_nothing_that_was_traced_to_be_checked(num_devices, lay
     assert calls == []
 
 
+@pytest.mark.long
 def test_halves_that_are_compiled_alone_learn_what_the_whole_step_does():
     step, state = compiled_step(point_mass_task(num_devices=2))
     state, _, _ = step(state)

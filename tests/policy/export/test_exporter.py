@@ -64,7 +64,7 @@ def policy_of(task, obs_te, network, std):
     return NormalizedActorCritic(net, ObservationNormalizer.init(task.obs_sizes).update(obs_te, None))
 
 
-@pytest.mark.parametrize("std", ["state_independent", "learned"])
+@pytest.mark.parametrize("std", ["state_independent", pytest.param("learned", marks=pytest.mark.long)])
 @pytest.mark.parametrize("network", [MlpActorCritic, GruActorCritic])
 def test_exported_policies_act_as_jax_on_recorded_observations(recorded, network, std, tmp_path):
     task, obs_te = recorded
@@ -278,6 +278,7 @@ def test_what_onnx_does_not_know_is_written_as_a_program_of_jax(run_dir, tmp_pat
     assert not (tmp_path / "policy.onnx").exists()
 
 
+@pytest.mark.long
 def test_what_onnx_refuses_is_an_error_and_nothing_of_an_earlier_export_is_left(run_dir, tmp_path, monkeypatch):
     export(run_dir, f"export_dir={tmp_path}")
     refuse = Mock(side_effect=Exception("no kernel for this type"))
@@ -288,6 +289,7 @@ def test_what_onnx_refuses_is_an_error_and_nothing_of_an_earlier_export_is_left(
     assert not (tmp_path / "policy.onnx").exists()
 
 
+@pytest.mark.long
 def test_the_precision_of_what_is_exported_is_float32s_whatever_the_runs_was(run_dir, tmp_path):
     export(run_dir, f"export_dir={tmp_path}", "matmul_precision=default")
     program = jax.export.deserialize(bytearray((tmp_path / "policy.jaxexport").read_bytes()))
