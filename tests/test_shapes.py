@@ -53,11 +53,13 @@ CASES = {
         ("select_envs", (NO[:, 0], {"x": E1}, {"x": jnp.ones(E)}), {}),
         ("select_envs", (NO[:, 0], {"x": jnp.ones(1)}, {"x": jnp.ones(1)}), {}),
     ],
-    "rollout.unroll": [
+    "rollout.starts": [
         ("empty_starts", ({"x": ET}, KEYS[0]), {}),
         ("continue_or_start", (None, {"x": ET}, NO, None, {"x": ET}), {}),
         ("continue_or_start", (None, {"x": ET}, NO[:2, 0], None, {"x": ET}), {}),
         ("initial_env_states", (None, KEYS[0], jnp.ones((E, 1), int)), {}),
+    ],
+    "rollout.unroll": [
         ("unroll", (None, None, {"x": ET}, None, KEYS[:2]), {"num_steps": 3}),
         ("unroll", (None, None, {"x": ET}, None, KEYS[0]), {"num_steps": 3}),
     ],

@@ -26,7 +26,7 @@ from ksim.parallel.collectives import (
     mean_across_devices,
 )
 from ksim.ppo.ppo import PPO
-from ksim.rollout.unroll import env_keys
+from ksim.rollout.starts import env_keys
 from ksim.types import LearnerState, Metrics, Trajectory
 
 

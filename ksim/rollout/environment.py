@@ -180,9 +180,9 @@ def _check_same(before: PyTree, after: PyTree, name: str) -> None:
             )
 
 
-def select_envs(done_e: Array, if_done: PyTree, otherwise: PyTree) -> PyTree:
-    """Each row of one of two batches of the same structure: of the first where done."""
-    chex.assert_rank(done_e, 1)
-    chex.assert_tree_shape_prefix(otherwise, done_e.shape)
-    chex.assert_trees_all_equal_shapes(if_done, otherwise)
-    return tree_where(done_e, if_done, otherwise)
+def select_envs(condition_e: Array, if_true: PyTree, if_false: PyTree) -> PyTree:
+    """Rows of one of two batches of the same structure, by one flag per row."""
+    chex.assert_rank(condition_e, 1)
+    chex.assert_tree_shape_prefix(if_false, condition_e.shape)
+    chex.assert_trees_all_equal_shapes(if_true, if_false)
+    return tree_where(condition_e, if_true, if_false)

@@ -28,7 +28,8 @@ from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.collectives import device_index, global_env_index, mean_across_devices
 from ksim.parallel.layout import AbstractLayout
 from ksim.rollout.environment import QUICKLY, Environment, check_environment
-from ksim.rollout.unroll import env_keys, initial_env_states, initial_next_starts, unroll
+from ksim.rollout.starts import env_keys, initial_env_states, initial_next_starts
+from ksim.rollout.unroll import unroll
 from ksim.task.config import RUN_MODES, RLConfig as RLConfig, imported
 from ksim.task.hook_checks import NetworkChecks, check_env_state, check_one_key, hook_name, trace_hook
 from ksim.task.mdp import compose_environment

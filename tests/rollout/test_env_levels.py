@@ -13,7 +13,8 @@ import ksim
 from ksim.checkpoint.format import read_checkpoint
 from ksim.mdp import observations, rewards, terminations
 from ksim.rollout.environment import check_environment
-from ksim.rollout.unroll import env_keys, initial_env_states, initial_next_starts, unroll
+from ksim.rollout.starts import env_keys, initial_env_states, initial_next_starts
+from ksim.rollout.unroll import unroll
 from tests.support.checkpoints import newest
 from tests.support.damaged_runs import assert_same_metrics
 from tests.support.still import Still

@@ -13,7 +13,7 @@ from ksim.mdp import curriculum, rewards
 from ksim.parallel.collectives import bind_axis
 from ksim.parallel.layout import make_layout
 from ksim.preflight.start import print_terms, term_rows
-from ksim.rollout.unroll import env_keys
+from ksim.rollout.starts import env_keys
 from tests.support.programs import operations
 from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
