@@ -8,6 +8,7 @@ minibatch. Devices communicate only at the end of a period, after which replicas
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,8 +25,13 @@ Gradients = Callable[[PyTree, Int[Array, " b"]], tuple[PyTree, Metrics]]
 """`(params, envs of a minibatch) -> (gradients, metrics)`."""
 Step = Callable[[UpdateState, PyTree, str | None], tuple[UpdateState, Bool[Array, ""]]]
 """`(before, gradients, axis_name) -> (after, is_skipped)`. Skipped by all devices of the axis if any must skip it."""
-Outcome = tuple[Metrics, Int[Array, ""]]
-"""Metrics of every minibatch, and the number of optimizer steps that any device skipped."""
+
+
+class Outcome(NamedTuple):
+    """Metrics of every minibatch, and the number of optimizer steps that any device skipped."""
+
+    metrics: Metrics
+    num_skipped: Int[Array, ""]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,7 +129,7 @@ class GradientSync:
         inputs = (jnp.arange(env_index_pb.shape[0]), env_index_pb)
         (at, grads), (metrics_p, is_skipped_p) = jax.lax.scan(minibatch, start, inputs)
         num_bad, is_skipped_p = max_across_devices((at.num_bad, is_skipped_p.astype(jnp.int32)), self.axis_name)
-        return at._replace(num_bad=num_bad), grads, (metrics_p, jnp.sum(is_skipped_p))
+        return at._replace(num_bad=num_bad), grads, Outcome(metrics_p, jnp.sum(is_skipped_p))
 
 
 def _accumulated(gradients: Gradients, params: PyTree, env_index_pb: Int[Array, "p b"]) -> tuple[PyTree, Outcome]:
@@ -134,7 +140,7 @@ def _accumulated(gradients: Gradients, params: PyTree, env_index_pb: Int[Array, 
         return jax.tree.map(jnp.add, total, grads), metrics
 
     total, metrics_p = jax.lax.scan(minibatch, jax.tree.map(jnp.zeros_like, params), env_index_pb)
-    return jax.tree.map(lambda g: g / env_index_pb.shape[0], total), (metrics_p, jnp.int32(0))
+    return jax.tree.map(lambda g: g / env_index_pb.shape[0], total), Outcome(metrics_p, jnp.int32(0))
 
 
 def scan_periods(
@@ -159,4 +165,4 @@ def scan_periods(
         at, (metrics_p, num_more) = one_period(at, env_index_mb[num_in_full:])
         metrics_m = jax.tree.map(lambda m, p: jnp.concatenate([m, p]), metrics_m, metrics_p)
         num_skipped += num_more
-    return at, (metrics_m, num_skipped)
+    return at, Outcome(metrics_m, num_skipped)

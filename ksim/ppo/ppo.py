@@ -122,7 +122,7 @@ class PPO(AbstractLearner):
         )
         learning_rate = optax.tree.get(updated.opt_state, "learning_rate")
         if hyper.minibatches_before_step < len(env_index_mb):
-            kl_m = outcome[0]["policy/kl"][hyper.minibatches_before_step :][-hyper.num_batches :]
+            kl_m = outcome.metrics["policy/kl"][hyper.minibatches_before_step :][-hyper.num_batches :]
         else:
             # After the only optimizer step, of which no minibatch's loss knows.
             kl_m = loss(updated.params, take_rows(rollout, env_index_mb[-1]))[1]["policy/kl"]
@@ -187,9 +187,8 @@ class PPO(AbstractLearner):
 
     def _metrics(self, outcome: Outcome, last_kl_m: Float[Array, "*m"]) -> Metrics:
         """Metrics of an update over all minibatches and devices. `last_kl_m` is the KL divergence at its end."""
-        metrics_m, num_skipped = outcome
-        metrics: Metrics = jax.tree.map(jnp.mean, metrics_m)
-        metrics[BAD_UPDATES] = num_skipped.astype(jnp.float32)
+        metrics: Metrics = jax.tree.map(jnp.mean, outcome.metrics)
+        metrics[BAD_UPDATES] = outcome.num_skipped.astype(jnp.float32)
         metrics["policy/kl_last_pass"] = jnp.mean(last_kl_m)
         return mean_across_devices(metrics, self.axis_name)
 
@@ -282,9 +281,9 @@ def update(
         return optimizer_step(optimizer, before, grads, is_finite), ~is_finite
 
     def one_period(before: UpdateState, env_index_pb: Array) -> tuple[UpdateState, Outcome]:
-        at, grads, (metrics_p, num_skipped) = sync.gradients_of_period(gradients, step, before, env_index_pb)
+        at, grads, local = sync.gradients_of_period(gradients, step, before, env_index_pb)
         stepped, is_skipped = step(at, sync.average(grads), sync.axis_name)
-        return sync.rejoin(stepped, env_index_pb), (metrics_p, num_skipped + is_skipped)
+        return sync.rejoin(stepped, env_index_pb), local._replace(num_skipped=local.num_skipped + is_skipped)
 
     return scan_periods(one_period, start, env_index_mb, sync.period)
 

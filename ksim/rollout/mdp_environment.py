@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -108,8 +109,11 @@ class Mdp:
         )
 
 
-_Start = tuple[EnvState, dict[str, dict[str, Array]]]
-"""The state at the start of an episode, and its observations one by one, by group and name."""
+class _Start(NamedTuple):
+    """The state at the start of an episode, and its observations one by one, by group and name."""
+
+    state: EnvState
+    observations: dict[str, dict[str, Array]]
 
 
 class MdpState(eqx.Module):
@@ -193,14 +197,14 @@ class MdpEnvironment(Environment):
         return dataclasses.replace(state, inner=dataclasses.replace(state.inner, levels=state.inner.levels | levels))
 
     def reset(self, key: PRNGKeyArray) -> EnvState:
-        return self._reset(key, self._full_task(key))[0]
+        return self._reset(key, self._full_task(key)).state
 
     def first_episode(self, key: PRNGKeyArray) -> EnvState:
         own = {name: jnp.float32(curriculum.start) for name, curriculum in self.mdp.env_curricula.items()}
-        return self._reset(key, self.initial_levels() | own)[0]
+        return self._reset(key, self.initial_levels() | own).state
 
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
-        return self._reset(key, _levels_after(state))[0]
+        return self._reset(key, _levels_after(state)).state
 
     def is_next_start(self, start: EnvState, state: EnvState) -> Bool[Array, ""]:
         same = [jnp.all(start.inner.levels[name] == level) for name, level in _levels_after(state).items()]
@@ -232,7 +236,6 @@ class MdpEnvironment(Environment):
         return full_levels(self.mdp.curricula) | own
 
     def _start(self, key: PRNGKeyArray, levels: Levels) -> _Start:
-        """The start of an episode, and its observations one by one, by group and name."""
         mdp = self.mdp
         calls = TermCalls(mdp.terms(), jax.random.fold_in(key, RESET), memories=None)
         start = self._at_rest(key, levels)
@@ -255,7 +258,7 @@ class MdpEnvironment(Environment):
             truncated=no,
             metrics=metrics | self.engine.metrics(physics),
         )
-        return state, values
+        return _Start(state, values)
 
     def step(self, state: EnvState, action: Float[Array, " a"]) -> EnvState:
         return self._step(state, action)

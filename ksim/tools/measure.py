@@ -58,7 +58,7 @@ def measure_one_device(make: MakeTask, num_envs: int, *, repeats: int, iteration
         task=type(whole).__name__,
         device=whole.layout.devices[0].device_kind,
         batch_size=batch_size or num_envs,
-        gradient_bytes=num_bytes(whole.learner_shapes()[0].params),
+        gradient_bytes=num_bytes(whole.learner_shapes().state.params),
         sizes=[Size(size, *map(list, zip(*halves, strict=True))) for size, halves in times.items()],
         settings=_settings(make, whole),
     )

@@ -239,7 +239,7 @@ def open_files(
             line=task.learner_info().line,
         )
     )
-    policy = PolicyExport(task.policy_of(task.initial_learner()[0]), task.obs_sizes)
+    policy = PolicyExport(task.policy_of(task.initial_learner().state), task.obs_sizes)
     saver = Saver(run_dir, task, failures, {**policy.arrays(), **task.kept_arrays()})
     if start.run_dir is not None and start.resumed is not None:
         saver.newest = start.resumed.iteration, start.resumed.path.absolute()

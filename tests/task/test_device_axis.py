@@ -192,5 +192,5 @@ def test_custom_synchronisation_is_called_on_a_single_device_as_well():
 
     task = make(Stopped)
     state, _ = train_iterations(task, 1)
-    params = task.layout.first(state.learner).params, task.initial_learner()[0].params
+    params = task.layout.first(state.learner).params, task.initial_learner().state.params
     jax.tree.map(np.testing.assert_array_equal, *params)
