@@ -41,8 +41,10 @@ CASES = {
         ("value_loss", (ET, ET, E1, None), {}),
     ],
     "ppo.ppo": [
-        ("stratified_minibatches", (KEYS[0], 10), {"num_batches": 4, "num_passes": 1, "axis_name": None}),
         ("adapt_learning_rate", (jnp.ones(()), jnp.ones(2), HYPER), {}),
+    ],
+    "ppo.minibatches": [
+        ("stratified_minibatches", (KEYS[0], 10), {"num_batches": 4, "num_passes": 1, "axis_name": None}),
         ("update", (None, rollout_of(E - 1), jnp.zeros((2, 2), int)), dict.fromkeys(("loss", "optimizer", "sync"))),
     ],
     "learn.statistics": [

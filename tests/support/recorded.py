@@ -15,7 +15,7 @@ import numpy as np
 from ksim.parallel.collectives import global_env_index
 from ksim.parallel.multihost import is_main_process, wait_for_all
 from ksim.parallel.placement import unwrap_keys
-from ksim.ppo.ppo import stratified_minibatches
+from ksim.ppo.minibatches import stratified_minibatches
 from ksim.task.overrides import parse_overrides
 from ksim.train.timing import scalars
 from tests.support.motion_tasks import FloaterConfig, TiltedFloaterTask
