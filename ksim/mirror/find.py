@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
-from ksim.mdp.term import Context, named_errors
+from ksim.mdp.term import Context
+from ksim.mdp.term_errors import named_errors
 from ksim.mirror.fit import Fit, Samples, event_readings, touch_images, trial_states
 from ksim.mirror.model import ModelMirror, SignedPermutation, mirror_robot
 from ksim.physics.model import PhysicsModel

@@ -23,7 +23,8 @@ from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
 from ksim.mdp.resets import AbstractReset
 from ksim.mdp.rewards import AbstractReward
-from ksim.mdp.term import Context, Term, named_errors
+from ksim.mdp.term import Context, Term
+from ksim.mdp.term_errors import named_errors
 from ksim.mdp.terminations import AbstractTermination
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.actuators import AbstractActuators

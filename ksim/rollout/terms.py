@@ -15,7 +15,8 @@ from ksim.mdp.curriculum import AbstractBinCurriculum, AbstractCurriculum, Curri
 from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.noise import AbstractNoise, noise_key
-from ksim.mdp.term import Context, Term, named_errors
+from ksim.mdp.term import Context, Term
+from ksim.mdp.term_errors import named_errors
 from ksim.physics.model import PhysicsModel
 from ksim.rollout.threefry import unrolled
 from ksim.types import Levels, Metrics, Overrides, PhysicsState
