@@ -9,7 +9,8 @@ from jaxtyping import Array, Key
 
 from ksim.learn.guards import has_enough_finite
 from ksim.learn.learner import AbstractLearner, RolloutBatch
-from ksim.learn.statistics import bin_counts, device_metrics, episode_metrics, level_metrics, rollout_metrics
+from ksim.learn.statistics import device_metrics, episode_metrics, rollout_metrics
+from ksim.rollout.levels import bin_counts, level_metrics
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
 
 

@@ -18,8 +18,9 @@ from ksim.mirror.fit import Fit, Samples, event_readings, touch_images, trial_st
 from ksim.mirror.model import ModelMirror, SignedPermutation, mirror_robot
 from ksim.physics.model import PhysicsModel
 from ksim.rollout.environment import QUICKLY
+from ksim.rollout.levels import full_levels
 from ksim.rollout.mdp_environment import Mdp
-from ksim.rollout.terms import TermCalls, full_levels
+from ksim.rollout.terms import TermCalls
 from ksim.types import Observation, PhysicsState
 
 NUM_SEQUENCES, NUM_STEPS = 8, 32

@@ -13,7 +13,7 @@ import mujoco
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
-from ksim.keys import DRAWN_LEVELS, RESET
+from ksim.keys import RESET
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum, CurriculumContext
@@ -34,19 +34,17 @@ from ksim.physics.model import PhysicsModel
 from ksim.physics.names import is_physical
 from ksim.physics.select import make_engine
 from ksim.rollout.environment import Environment, Shown, traced_once
-from ksim.rollout.terms import (
+from ksim.rollout.levels import (
     LEVELS,
-    TermCalls,
-    checked_overrides,
-    checked_physics,
-    checked_scalar,
     drawn_levels,
     following_levels,
     full_levels,
     initial_levels,
+    level_keys,
     moved_levels,
     step_bins,
 )
+from ksim.rollout.terms import TermCalls, checked_overrides, checked_physics, checked_scalar
 from ksim.types import EnvState, Levels, Metrics, Observation, Overrides, PhysicsState, key_shape
 
 
@@ -232,7 +230,7 @@ class MdpEnvironment(Environment):
 
     def _full_task(self, key: PRNGKeyArray) -> Levels:
         """The last levels of the curricula of all envs; for curricula of single envs, any level, drawn by the key."""
-        level_key, _ = _level_keys(key)
+        level_key, _ = level_keys(key)
         own = drawn_levels(self.mdp.env_curricula, level_key, self.engine.model)
         return full_levels(self.mdp.curricula) | own
 
@@ -298,7 +296,7 @@ class MdpEnvironment(Environment):
 
     def _at_rest(self, key: PRNGKeyArray, levels: Levels) -> MdpState:
         """The first keyframe or reference pose, before anything except levels is drawn."""
-        _, beyond_key = _level_keys(key)
+        _, beyond_key = level_keys(key)
         return MdpState(
             physics=self.engine.model.start(),
             key=key,
@@ -329,12 +327,6 @@ class MdpEnvironment(Environment):
             episode_key=state.key,
             command_terms=self.mdp.commands,
         )
-
-
-def _level_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """The keys for drawing an episode's own levels, and the levels beyond the highest."""
-    level_key, beyond_key = jax.random.split(jax.random.fold_in(key, DRAWN_LEVELS))
-    return level_key, beyond_key
 
 
 def _levels_after(state: EnvState) -> Levels:

@@ -25,6 +25,11 @@ NON_FINITE = "rollout/not_finite"
 """The metric of steps left out of learning because of a non-finite reward or observation."""
 
 
+def finite_steps(trajectory: Trajectory) -> Bool[Array, "e t"]:
+    """Whether each step is finite; true for all steps if the rollout does not report it."""
+    return trajectory.metrics.get(NON_FINITE, jnp.zeros_like(trajectory.reward)) == 0
+
+
 def unroll(
     env: Environment,
     model: AbstractActorCritic,
