@@ -68,7 +68,7 @@ def run(task, start, step, num_iterations=NUM_ITERATIONS):
 
     def minibatches(state):
         num_local_envs = num_envs // layout.num_devices
-        # As in TrainStep.improve.
+        # As in TrainStep.learn.
         key = jax.random.split(jax.random.fold_in(state.learner.key, state.learner.iteration))[1]
         index_mb = stratified_minibatches(
             key, num_local_envs, num_batches=hyper.num_batches, num_passes=hyper.num_passes, axis_name=layout.axis_name
