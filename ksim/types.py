@@ -141,7 +141,7 @@ class LearnerState(eqx.Module):
         key: The run's key; each iteration folds in its number.
         iteration: Iterations done.
         num_bad_updates: Updates skipped in a row because of non-finite gradients.
-        levels: Levels of curricula of all envs, from 0 to 1, by name. Levels of single envs are in their states.
+        levels: Levels of common curricula, from 0 to 1, by name. Per-env levels are in the states of the envs.
     """
 
     params: PyTree

@@ -48,8 +48,8 @@ CASES = {
         ("update", (None, rollout_of(E - 1), jnp.zeros((2, 2), int)), dict.fromkeys(("loss", "optimizer", "sync"))),
     ],
     "learn.statistics": [
-        ("finished_episodes", (ET, NO, jnp.ones(1), jnp.ones(1, int)), {}),
-        ("finished_episodes", (ET, NO[:, :1], jnp.ones(E), jnp.ones(E, int)), {}),
+        ("running_episodes", (ET, NO, jnp.ones(1), jnp.ones(1, int)), {}),
+        ("running_episodes", (ET, NO[:, :1], jnp.ones(E), jnp.ones(E, int)), {}),
     ],
     "rollout.environment": [
         ("select_envs", (NO[:, 0], {"x": E1}, {"x": jnp.ones(E)}), {}),

@@ -17,7 +17,7 @@ from ksim.rollout.unroll import NON_FINITE, finite_steps
 from ksim.types import Metrics, Trajectory
 
 
-def finished_episodes(
+def running_episodes(
     reward_et: Float[Array, "e t"],
     done_et: Bool[Array, "e t"],
     return_e: Float[Array, " e"],

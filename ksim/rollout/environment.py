@@ -113,18 +113,18 @@ class Environment(eqx.Module):
         return jnp.int32(0)
 
     def initial_levels(self) -> Levels:
-        """The initial levels of the curricula of all envs; by default there are none.
+        """The initial levels of the common curricula; by default there are none.
 
-        The level of a single env is part of its state, and changes in `next_episode`.
+        A per-env level is part of its env's state, and changes in `next_episode`.
         """
         return {}
 
     def next_levels(self, levels: Levels, metrics: Metrics, iteration: Int[Array, ""]) -> Levels:
-        """The levels of the curricula of all envs after an iteration with these metrics."""
+        """The levels of the common curricula after an iteration with these metrics."""
         return levels
 
     def at_levels(self, state: EnvState, levels: Levels) -> EnvState:
-        """The state with these levels of the curricula of all envs, for its episode and the following ones."""
+        """The state with these levels of the common curricula, for its episode and the following ones."""
         return state
 
     @abstractmethod

@@ -125,8 +125,8 @@ class MdpState(eqx.Module):
         memories: Memories of the terms, by `kind/name`, and of the noise on observations.
         overrides: Model fields that randomizers have changed.
         levels: The present levels of all curricula.
-        next_levels: Levels of the curricula of single envs in the next episode, if this one ended here.
-        levels_above_one: Their values if they would rise above 1.
+        next_levels: Per-env levels of the next episode, if this one ended here.
+        levels_above_one: Drawn levels, to which per-env levels are set that would rise above 1 after this episode.
     """
 
     physics: PhysicsState
@@ -145,7 +145,7 @@ class MdpEnvironment(Environment):
     """One robot under the terms of an MDP.
 
     The order of a step: action filters and actuators, events, physics, terminations, rewards (with the commands that
-    were in force when the action was chosen), levels of single envs, new commands, next observation.
+    were in force when the action was chosen), per-env levels, new commands, next observation.
     """
 
     mdp: Mdp = eqx.field(static=True)
@@ -229,7 +229,7 @@ class MdpEnvironment(Environment):
         return columns
 
     def _full_task(self, key: PRNGKeyArray) -> Levels:
-        """The last levels of the curricula of all envs; for curricula of single envs, any level, drawn by the key."""
+        """The last levels of the common curricula, and per-env levels drawn by the key of the episode."""
         level_key, _ = level_keys(key)
         own = drawn_levels(self.mdp.env_curricula, level_key, self.engine.model)
         return full_levels(self.mdp.curricula) | own
@@ -237,15 +237,15 @@ class MdpEnvironment(Environment):
     def _start(self, key: PRNGKeyArray, levels: Levels) -> _Start:
         mdp = self.mdp
         calls = TermCalls(mdp.terms(), jax.random.fold_in(key, RESET), memories=None)
-        start = self._at_rest(key, levels)
+        start = self._before_resets(key, levels)
         context = _randomized(mdp, calls, self._context(start, start.action))
         physics = self.engine.forward(context.physics, context.control, context.overrides)
         context = dataclasses.replace(context, physics=physics)
         for name in mdp.action_filters:
-            calls.start(f"action_filter/{name}", context)
+            calls.update_memory(f"action_filter/{name}", context)
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         for name in mdp.env_curricula:
-            calls.start(f"curriculum/{name}", context)
+            calls.update_memory(f"curriculum/{name}", context)
         _, _, metrics = _rewards_and_ends(mdp, calls, context, jnp.bool_(True))
         values = _observe(mdp, calls, context)
         no = jnp.bool_(False)
@@ -294,7 +294,7 @@ class MdpEnvironment(Environment):
             metrics=metrics | self.engine.metrics(physics),
         )
 
-    def _at_rest(self, key: PRNGKeyArray, levels: Levels) -> MdpState:
+    def _before_resets(self, key: PRNGKeyArray, levels: Levels) -> MdpState:
         """The first keyframe or reference pose, before anything except levels is drawn."""
         _, beyond_key = level_keys(key)
         return MdpState(
@@ -345,7 +345,7 @@ def _randomized(mdp: Mdp, calls: TermCalls, context: Context) -> Context:
         drawn = checked_overrides(name, calls(f"randomizer/{name}", context), mj_model)
         context = dataclasses.replace(context, overrides=context.overrides | drawn)
     for name, event in mdp.events.items():
-        own = calls.start(f"event/{name}", context)
+        own = calls.update_memory(f"event/{name}", context)
         with named_errors(f"event/{name}", event):
             changed = event.overrides(own)
         changed = checked_overrides(name, changed, mj_model)
@@ -425,7 +425,7 @@ def _observe(mdp: Mdp, calls: TermCalls, context: Context) -> dict[str, dict[str
         groups[group] = values = {}
         for name, term in terms.items():
             full_name = f"observation/{group}/{name}"
-            own = calls.start(full_name, context)
+            own = calls.update_memory(full_name, context)
             with named_errors(full_name, term):
                 value = jnp.asarray(term(own))
             if not jnp.issubdtype(value.dtype, jnp.floating):

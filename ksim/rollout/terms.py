@@ -29,8 +29,8 @@ class TermCalls:
         self._memories = memories
         self.new_memories: dict[str, PyTree] = {} if memories is None else dict(memories)
 
-    def start(self, name: str, context: Context) -> Context:
-        """The term's own context: its key, and its memory of this step."""
+    def update_memory(self, name: str, context: Context) -> Context:
+        """Makes the term's memory at a reset or updates it at a step; returns the context with it and the term's key."""
         term = self._terms[name]
         context = dataclasses.replace(context, key=self._keys[name])
         with named_errors(name, term), jax.named_scope(name):
@@ -44,7 +44,7 @@ class TermCalls:
 
     def __call__(self, name: str, context: Context) -> Any:
         """The term's value, with its memory brought up to date first."""
-        context = self.start(name, context)
+        context = self.update_memory(name, context)
         with named_errors(name, self._terms[name]), jax.named_scope(name):
             return self._terms[name](context)
 
@@ -52,7 +52,8 @@ class TermCalls:
         self, name: str, context: Context, physics: PhysicsState, overrides: Overrides
     ) -> tuple[PhysicsState, Overrides]:
         """The physics state and the overrides after an event."""
-        context = self.start(f"event/{name}", dataclasses.replace(context, physics=physics, overrides=overrides))
+        context = dataclasses.replace(context, physics=physics, overrides=overrides)
+        context = self.update_memory(f"event/{name}", context)
         event = self._terms[f"event/{name}"]
         assert isinstance(event, AbstractEvent)
         with named_errors(f"event/{name}", event), jax.named_scope(f"event/{name}"):

@@ -1,4 +1,4 @@
-"""Curricula of single envs, in rollouts: each env moves at its own ends of episodes, and starts where it has moved."""
+"""Per-env curricula in rollouts: each env moves at its own ends of episodes, and starts where it has moved."""
 
 import dataclasses
 import itertools
@@ -175,7 +175,7 @@ def run(run_dir, max_iterations, **options):
 
 
 def levels_of(run_dir):
-    """The arrays of a run's newest checkpoint that hold levels of single envs or what they depend on."""
+    """The arrays of a run's newest checkpoint that hold per-env levels or what they depend on."""
     arrays = read_checkpoint(newest(run_dir)).arrays
     inner = "envs.env_state.inner."
     return {name: arrays[f"{inner}{name}['lean']"] for name in ("levels", "next_levels", "levels_above_one")}
@@ -198,7 +198,7 @@ def test_resumed_run_has_the_levels_of_the_whole_one_also_on_other_numbers_of_de
 
 def test_checkpoint_holds_the_levels_of_single_envs_only_where_there_are_some():
     class Shared(CartPoleTask):
-        """All that a task had before there were curricula of single envs."""
+        """All that a task had before there were per-env curricula."""
 
         def get_curricula(self, physics_model):
             curricula = super().get_curricula(physics_model)
