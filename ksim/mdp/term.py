@@ -32,7 +32,7 @@ class Context:
         commands: Values of the command terms, by name. Rewards and terminations see the commands that were in force
             when the action was chosen, observations those for the next action.
         episode_step: Control steps since the reset.
-        terminated: The episode ended here, for rewards and curricula; False elsewhere.
+        terminated: The episode ended here (the robot fell). Only rewards and curricula see it; for others it is False.
         overrides: Model fields that randomizers have changed for this env.
         key: This term's own key for this step.
         levels: Levels of difficulty, from 0 to 1, by the name of a curriculum.
