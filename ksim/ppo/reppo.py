@@ -32,13 +32,7 @@ from ksim.parallel.collectives import (
     mean_across_devices,
     moments_across_devices,
 )
-from ksim.ppo.minibatches import (
-    GradientSync,
-    MinibatchHyperparameters,
-    stratified_minibatches,
-    take_rows,
-    update,
-)
+from ksim.ppo.minibatches import GradientSync, MinibatchHyperparameters, stratified_minibatches, take_rows, update
 from ksim.rollout.starts import env_keys
 from ksim.types import LearnerState, Metrics, Observation
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -151,7 +151,10 @@ def loop(run: Run, step: TimedStep) -> None:
     If an error ends the run, the state after the last iteration is saved, if it still exists.
     """
     try:
-        while run.progress.iterations_left != 0 and not agree_and_save(run).must_stop:
+        while run.progress.iterations_left != 0:
+            must_stop = agree_and_save(run)
+            if must_stop:
+                break
             iterate(run, step)
             report_if_due(run)
         run.callbacks.raise_together()
@@ -217,29 +220,12 @@ def update_stop_request(request: StopRequest, progress: Progress, max_runtime_s:
     return request.is_made
 
 
-class Agreement(NamedTuple):
-    """The decision of all processes before the next iteration, so that all stop after the same one.
+def agree_and_save(run: Run) -> bool:
+    """Saves a checkpoint if one is due; whether to stop. All processes must call this, and they decide alike.
 
-    Process 0 decides whether a checkpoint is due.
+    So all stop after the same iteration. Process 0 decides whether a checkpoint is due.
     """
-
-    must_stop: bool
-    is_save_due: bool
-    has_failed: bool
-
-
-def agree_and_save(run: Run) -> Agreement:
-    """Reaches the common decision, and saves a checkpoint if one is due. All processes must call this."""
     run.callbacks.after_save()
-    agreed = _agree(run)
-    if agreed.has_failed:
-        run.callbacks.raise_together()
-    if agreed.is_save_due:
-        save(run)
-    return agreed
-
-
-def _agree(run: Run) -> Agreement:
     is_save_due = run.saver is not None and run.saver.is_due(run.progress.iteration)
     run.should_stop()  # notes in the request if `max_runtime` is over
     request = run.stop
@@ -250,7 +236,11 @@ def _agree(run: Run) -> Agreement:
         request.signal = int(signal)
     if is_out_of_time:
         request.is_out_of_time = True
-    return Agreement(bool(signal or is_out_of_time), bool(is_due), bool(has_failed))
+    if has_failed:
+        run.callbacks.raise_together()
+    if is_due:
+        save(run)
+    return bool(signal or is_out_of_time)
 
 
 def check_finite(run: Run, metrics: Mapping[str, float]) -> None:
