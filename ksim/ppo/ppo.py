@@ -123,7 +123,7 @@ class PPO(AbstractLearner):
         if hyper.minibatches_before_step < len(env_index_mb):
             kl_m = outcome.metrics["policy/kl"][hyper.minibatches_before_step :][-hyper.num_batches :]
         else:
-            # After the only optimizer step, of which no minibatch's loss knows.
+            # The only optimizer step comes after the losses of all minibatches.
             kl_m = loss(updated.params, take_rows(rollout, env_index_mb[-1]))[1]["policy/kl"]
         metrics = self._metrics(outcome, kl_m) | {"policy/learning_rate": learning_rate}
         _, target_variance = moments_across_devices(rollout.value_target, axis_name)

@@ -269,8 +269,8 @@ class MdpEnvironment(Environment):
         context = self._context(inner, action)
         ctrl = _controls(mdp, calls, context)
         context = dataclasses.replace(context, control=ctrl if ctrl.ndim == 1 else ctrl[-1])
-        strikes = [functools.partial(calls.apply_event, name, context) for name in mdp.events]
-        physics, overrides = control_step(self.engine, inner.physics, ctrl, inner.overrides, strikes)
+        events = [functools.partial(calls.apply_event, name, context) for name in mdp.events]
+        physics, overrides = control_step(self.engine, inner.physics, ctrl, inner.overrides, events)
         context = dataclasses.replace(context, physics=physics, overrides=overrides)
         physical = is_physical(physics)
         reward, (terminated, truncated), metrics = _rewards_and_ends(mdp, calls, context, physical)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -95,15 +95,10 @@ def _is_still_next(env: Environment, start_e: EnvState, state_e: EnvState) -> Bo
 
     It can tell unless a class overrides `next_episode` without `is_next_start`.
     """
-    kind = type(env)
-    if not issubclass(_defining(kind, "is_next_start"), _defining(kind, "next_episode")):
+    owner = lambda method: next(kind for kind in type(env).__mro__ if method in vars(kind))
+    if not issubclass(owner("is_next_start"), owner("next_episode")):
         return jnp.zeros(state_e.reward.shape, bool)
     return jax.vmap(env.is_next_start)(start_e, state_e)
-
-
-def _defining(kind: type[Any], method: str) -> type[Any]:
-    """The class from which a class has a method."""
-    return next(base for base in kind.__mro__ if method in vars(base))
 
 
 class _StartsLoop(NamedTuple):
@@ -114,20 +109,22 @@ class _StartsLoop(NamedTuple):
     packed: dict[str, Array]
 
 
-def _make_needed(env: Environment, is_needed_e: Bool[Array, " e"], last: LastStates, next_e: NextStart) -> NextStart:
+def _make_needed(
+    env: Environment, is_needed_e: Bool[Array, " e"], last_states: LastStates, next_e: NextStart
+) -> NextStart:
     """The next starts, after making batches of them until none is needed."""
     num_envs = is_needed_e.shape[0]
     num_rows = _batch_size(num_envs)
     # A call of one program, so that it is traced once.
     start = jax.jit(lambda last_r, key_r: _packed(jax.vmap(env.next_episode)(last_r, key_r)))
-    shapes = jax.eval_shape(lambda: (last(jnp.arange(num_rows)), next_e.key[:num_rows]))
+    shapes = jax.eval_shape(lambda: (last_states(jnp.arange(num_rows)), next_e.key[:num_rows]))
     axes = axes_reduced(start.trace(*shapes).jaxpr)
 
     def make_batch(at: _StartsLoop) -> _StartsLoop:
         order_e = jnp.argsort(at.is_needed.astype(jnp.int32) + ~at.is_ready, descending=True)
         index_r, row_e = order_e[:num_rows], jnp.argsort(order_e)
         key_r = jax.vmap(jax.random.fold_in)(next_e.key[index_r], next_e.number[index_r])
-        packed_r = start(last(index_r), key_r)
+        packed_r = start(last_states(index_r), key_r)
         # Spare rows repeat a start that is ready already, which stays unchanged.
         is_made_e = (row_e < num_rows) & ~at.is_ready
         # Selected, because a scatter on a CPU loops over the rows.
