@@ -30,7 +30,7 @@ class TermCalls:
         self.new_memories: dict[str, PyTree] = {} if memories is None else dict(memories)
 
     def update_memory(self, name: str, context: Context) -> Context:
-        """Makes the term's memory at a reset or updates it at a step; returns the context with it and the key."""
+        """Makes the term's memory at a reset or updates it at a step; returns the term's own context."""
         term = self._terms[name]
         context = dataclasses.replace(context, key=self._keys[name])
         with named_errors(name, term), jax.named_scope(name):

@@ -208,9 +208,9 @@ def collect_and_learn(run: Run, step: TimedStep, number: int) -> dict[str, float
 
 
 def update_stop_request(request: StopRequest, progress: Progress, max_runtime_s: float | None) -> bool:
-    """Notes if `max_runtime` is over; whether this process knows of a reason to stop: that, a signal, or a failed hook.
+    """Notes in the request if `max_runtime` is over, and returns whether this process knows of a reason to stop.
 
-    A request to stop also cuts evaluations short.
+    Others are a signal and a failed hook. Evaluations are cut short by a request as well.
     """
     # Always do one iteration: a requeued job must make progress.
     if max_runtime_s is not None and is_main_process() and progress.num_done_here:
@@ -221,9 +221,9 @@ def update_stop_request(request: StopRequest, progress: Progress, max_runtime_s:
 
 
 def agree_and_save(run: Run) -> bool:
-    """Saves a checkpoint if one is due; whether to stop. All processes must call this, and they decide alike.
+    """Saves a checkpoint if one is due, and returns whether to stop. All processes must call this.
 
-    So all stop after the same iteration. Process 0 decides whether a checkpoint is due.
+    They share what each knows, so that all stop after the same iteration. Process 0 knows whether a checkpoint is due.
     """
     run.callbacks.after_save()
     is_save_due = run.saver is not None and run.saver.is_due(run.progress.iteration)
