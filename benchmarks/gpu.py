@@ -90,7 +90,7 @@ def measure(engine: str, num_envs: int, num_devices: int, repeats: int, platform
         env = task.environment
         assert isinstance(env, MdpEnvironment)
         # Reduced to some numbers, or the compiler would drop what is not asked for.
-        rollout = jax.jit(lambda s: jax.tree.map(jnp.sum, step.learner.collect(s, jax.random.key(0))[0].trajectory))
+        rollout = jax.jit(lambda s: jax.tree.map(jnp.sum, step.algorithm.collect(s, jax.random.key(0))[0].trajectory))
         # A copy, because training donates its state.
         physics = jax.tree.map(jnp.copy, held[0].envs.env_state.inner.physics)
         subjects["bare"] = make_bare(env.engine, physics, num_steps)

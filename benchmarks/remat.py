@@ -25,15 +25,15 @@ from ksim.types import TrainState
 
 def learning(task: Any, state: TrainState) -> tuple[Any, Callable[[], Any]]:
     """A task's learning half, compiled, and a function that runs it."""
-    learner = task.make_train_step(None).learner
-    shapes, _ = jax.eval_shape(learner.collect, state, state.learner.key)
+    algorithm = task.make_train_step(None).algorithm
+    shapes, _ = jax.eval_shape(algorithm.collect, state, state.learner.key)
     keys = jax.random.split(state.learner.key, len(jax.tree.leaves(shapes)))
     keys = jax.tree.unflatten(jax.tree.structure(shapes), list(keys))
     # Zeros would not do: on a CPU, learning from them was seen to take twice as long.
     collected = jax.tree.map(lambda x, key: (0.1 * jax.random.normal(key, x.shape)).astype(x.dtype), shapes, keys)
     collected = dataclasses.replace(collected, model_carry=state.envs.model_carry)
     arguments = (state.learner, collected, state.learner.key, jnp.bool_(True))
-    compiled = jax.jit(learner.learn).lower(*arguments).compile()
+    compiled = jax.jit(algorithm.learn).lower(*arguments).compile()
     return compiled, lambda: compiled(*arguments)
 
 

@@ -136,14 +136,12 @@ def measure(task: Any, num_windows: int, turns: int) -> dict[str, Any]:
     """The ratios of each window, and what else is printed."""
     task.check()
     state = task.layout.place(task.initial_state())
-    learner, env = task.make_train_step(None).learner, task.environment
+    algorithm, env = task.make_train_step(None).algorithm, task.environment
     num_envs, num_steps = task.config.num_envs, task.config.rollout_length
 
-    def roll_out(envs: EnvBatch, learner_state: Any, number: Any) -> tuple[EnvBatch, Any, Any]:
+    def collect(envs: EnvBatch, learner: Any, number: Any) -> tuple[EnvBatch, Any, Any]:
         collected: RolloutBatch
-        collected, envs = learner.collect(
-            TrainState(learner_state, envs), jax.random.fold_in(jax.random.key(0), number)
-        )
+        collected, envs = algorithm.collect(TrainState(learner, envs), jax.random.fold_in(jax.random.key(0), number))
         # Reduced, or the compiler would drop what is not asked for.
         return envs, jnp.sum(collected.trajectory.done), jax.tree.map(jnp.sum, collected.trajectory)
 
@@ -151,7 +149,7 @@ def measure(task: Any, num_windows: int, turns: int) -> dict[str, Any]:
         return jax.lax.scan(lambda s, _: (jax.vmap(env.step)(s, action_e), None), state, length=num_steps)[0]
 
     envs, action_e = state.envs, 0.2 * jax.random.normal(jax.random.key(1), (num_envs, env.action_size))
-    lowered = jax.jit(roll_out, donate_argnums=0).lower(envs, state.learner, jnp.int32(0))
+    lowered = jax.jit(collect, donate_argnums=0).lower(envs, state.learner, jnp.int32(0))
     rollout: Any
     rollout, compile_times = timed(lowered.compile)
     bare = jax.jit(step_only).lower(envs.env_state, action_e).compile()

@@ -58,7 +58,7 @@ def main() -> None:
         lines = [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
         newest = list_checkpoints(Path(run_dir) / "checkpoints")[-1]
         size = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
-    num_params = sum(np.size(x) for x in jax.tree.leaves(task.initial_learner()[0].params))
+    num_params = sum(np.size(x) for x in jax.tree.leaves(task.initial_learner().state.params))
     # The first iterations warm up. A line reports the saving before its iteration.
     blocked_s = [line["time/saving_s"] for line in lines[4:] if line["time/saving_s"]]
     beside = [line["time/iteration_s"] for line in lines[4:] if line["time/saving_s"]]

@@ -94,7 +94,7 @@ def measure(
 
     def collect(state: Any) -> Any:
         # The trajectory is reduced to one number, or the compiler would drop what is not asked for.
-        return jax.tree.map(jnp.sum, step.learner.collect(state, jax.random.key(0))[0].trajectory)
+        return jax.tree.map(jnp.sum, step.algorithm.collect(state, jax.random.key(0))[0].trajectory)
 
     for _ in range(3 if engine == "mjx" else 10):  # to where the policy has made the states varied
         state, _ = train(state)

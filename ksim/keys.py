@@ -17,7 +17,7 @@ NEXT_STARTS = _LAST
 RESET = 0
 """Into the key of an episode, whose steps fold in their numbers from 1: its start."""
 DRAWN_LEVELS = _LAST - 1
-"""Into the key of an episode: the levels of curricula of single envs that are drawn."""
+"""Into the key of an episode: the levels of per-env curricula that are drawn."""
 MOTION_START = _LAST - 2
 """Into the key of an episode: the clip and the frame of a reference motion where it starts."""
 FIRST_CUT = _LAST - 3

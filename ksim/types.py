@@ -113,8 +113,8 @@ class Trajectory(eqx.Module):
         value: The critic's value of `obs`.
         next_value: The critic's value of the state reached, taken before any reset.
         reward: Rewards of the steps.
-        terminated: The episode ended with this step.
-        done: The episode terminated or was truncated with this step.
+        terminated: The episode ended with this step (the robot fell).
+        done: The episode ended with this step, or was cut off (a time limit, a non-finite step).
         metrics: The environment's metrics, each (env, time).
         reached: Observations of the states reached, taken before any reset, in the task's `reached_groups` only. After
             the last step of an episode they differ from the next `obs`, which begins another episode.
@@ -141,7 +141,7 @@ class LearnerState(eqx.Module):
         key: The run's key; each iteration folds in its number.
         iteration: Iterations done.
         num_bad_updates: Updates skipped in a row because of non-finite gradients.
-        levels: Levels of curricula of all envs, from 0 to 1, by name. Levels of single envs are in their states.
+        levels: Levels of common curricula, from 0 to 1, by name. Per-env levels are in the states of the envs.
     """
 
     params: PyTree

@@ -41,23 +41,27 @@ CASES = {
         ("value_loss", (ET, ET, E1, None), {}),
     ],
     "ppo.ppo": [
-        ("stratified_minibatches", (KEYS[0], 10), {"num_batches": 4, "num_passes": 1, "axis_name": None}),
         ("adapt_learning_rate", (jnp.ones(()), jnp.ones(2), HYPER), {}),
+    ],
+    "ppo.minibatches": [
+        ("stratified_minibatches", (KEYS[0], 10), {"num_batches": 4, "num_passes": 1, "axis_name": None}),
         ("update", (None, rollout_of(E - 1), jnp.zeros((2, 2), int)), dict.fromkeys(("loss", "optimizer", "sync"))),
     ],
     "learn.statistics": [
-        ("finished_episodes", (ET, NO, jnp.ones(1), jnp.ones(1, int)), {}),
-        ("finished_episodes", (ET, NO[:, :1], jnp.ones(E), jnp.ones(E, int)), {}),
+        ("running_episodes", (ET, NO, jnp.ones(1), jnp.ones(1, int)), {}),
+        ("running_episodes", (ET, NO[:, :1], jnp.ones(E), jnp.ones(E, int)), {}),
     ],
     "rollout.environment": [
         ("select_envs", (NO[:, 0], {"x": E1}, {"x": jnp.ones(E)}), {}),
         ("select_envs", (NO[:, 0], {"x": jnp.ones(1)}, {"x": jnp.ones(1)}), {}),
     ],
-    "rollout.unroll": [
+    "rollout.starts": [
         ("empty_starts", ({"x": ET}, KEYS[0]), {}),
         ("continue_or_start", (None, {"x": ET}, NO, None, {"x": ET}), {}),
         ("continue_or_start", (None, {"x": ET}, NO[:2, 0], None, {"x": ET}), {}),
         ("initial_env_states", (None, KEYS[0], jnp.ones((E, 1), int)), {}),
+    ],
+    "rollout.unroll": [
         ("unroll", (None, None, {"x": ET}, None, KEYS[:2]), {"num_steps": 3}),
         ("unroll", (None, None, {"x": ET}, None, KEYS[0]), {"num_steps": 3}),
     ],

@@ -124,8 +124,8 @@ def replay(task: RLTask[Any], state: TrainState) -> Replay:
     step = task.make_train_step(layout.axis_name)
     # The precision of the run, whatever the caller has set.
     with jax.default_matmul_precision(task.config.matmul_precision):
-        _, collected = layout.map(lambda envs, learner: step.roll_out(envs, learner))(state.envs, state.learner)
-        _, metrics = layout.map(lambda learner, collected: step.improve(learner, collected))(state.learner, collected)
+        _, collected = layout.map(lambda envs, learner: step.collect(envs, learner))(state.envs, state.learner)
+        _, metrics = layout.map(lambda learner, collected: step.learn(learner, collected))(state.learner, collected)
     return Replay(state, layout.join_envs(collected.trajectory), layout.first(metrics))
 
 

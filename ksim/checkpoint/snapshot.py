@@ -122,7 +122,7 @@ def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
 
 def check_policy_fits(checkpoint: Checkpoint, task: RLTask[Any]) -> None:
     """Raises ConfigError unless the policy of a checkpoint has the shapes of the task's policy; compiles nothing."""
-    learner = task.learner_shapes()[0]
+    learner = task.learner_shapes().state
     parts = dict(zip(_OF_THE_POLICY, unwrap_keys((learner.params, learner.normalizer)), strict=True))
     wanted = {name: x for part, tree in parts.items() for name, x in named_leaves(tree, part).items()}
     there = {name: x for name, x in checkpoint.arrays.items() if name.startswith(_OF_THE_POLICY)}

@@ -21,6 +21,7 @@ from ksim.host.machine import install_command
 from ksim.host.plain_yaml import read_value
 from ksim.host.terminal import print_line, warn_user
 from ksim.parallel.multihost import gather_rows
+from ksim.physics.select import PickedEngine
 from ksim.rollout.environment import Environment, Shown
 from ksim.task.mdp import given_or_measured
 from ksim.task.ppo import DistributedPPOConfig, DistributedPPOTask
@@ -69,13 +70,13 @@ class WrappedConfig(DistributedPPOConfig):
         """The name of the environment's own physics engine."""
         return "mjx"
 
-    def picked_engine(self, platform: str) -> tuple[str, str]:
-        name, reason = super().picked_engine(platform)
-        if name == "warp" and self.engine == "auto":
-            return self.own_physics(), "auto: the environment's own; engine=warp is faster"
-        if name == "mujoco" and not self.may_step_natively():
-            return self.own_physics(), "auto: the environment's own"
-        return self.own_physics() if name == "mjx" else name, reason
+    def pick_engine(self, platform: str) -> PickedEngine:
+        picked, own = super().pick_engine(platform), self.own_physics()
+        if picked.name == "warp" and self.engine == "auto":
+            return PickedEngine(own, "auto: the environment's own; engine=warp is faster")
+        if picked.name == "mujoco" and not self.may_step_natively():
+            return PickedEngine(own, "auto: the environment's own")
+        return picked._replace(name=own) if picked.name == "mjx" else picked
 
     def may_step_natively(self) -> bool:
         """Whether native MuJoCo may step the environment: if `engine` requests it, or if it agrees."""
@@ -127,7 +128,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         """The environment named by the options."""
 
     @functools.cached_property
-    def picked_engine(self) -> tuple[str, str]:
+    def picked_engine(self) -> PickedEngine:
         """The engine of training, and the reason. Another than MJX only if it agrees, or if `engine` requests it.
 
         The first access compares the two engines, by a program that takes some tens of seconds to compile.
@@ -136,16 +137,16 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             ConfigError: An engine was requested that cannot step the environment.
         """
         config = self.config
-        name, reason = super().picked_engine
-        is_asked = config.engine == name
+        picked, own = super().picked_engine, config.own_physics()
+        name, is_asked = picked.name, config.engine == picked.name
         if name not in ("mujoco", "warp") or (is_asked and config.run_mode != "train"):
-            return name, reason
+            return picked
         env, refusal = self._stepped_by(name, num_devices=1)
         if env is None:
-            return config.own_physics(), f"auto: {refusal}"
+            return PickedEngine(own, f"auto: {refusal}")
         missed = self._fields_missed(env)
         if missed:
-            return config.own_physics(), f"auto: {TITLES[name]} does not give {', '.join(missed)}"
+            return PickedEngine(own, f"auto: {TITLES[name]} does not give {', '.join(missed)}")
         from ksim.envs.agreement import in_words, kept_gap  # noqa: PLC0415 - imports MJX
 
         if name not in self._gap:  # the maximum over processes, so that all decide the same
@@ -154,7 +155,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         agrees, words = in_words(self._gap[name])
         if is_asked and not agrees:
             warn_user(f"engine ({name}): {words} in {config.env}. Set engine=mjx for its own physics.")
-        return (name if agrees or is_asked else config.own_physics()), f"{reason}; {words}"
+        return PickedEngine(name if agrees or is_asked else own, f"{picked.reason}; {words}")
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:
         config, made = self.config, self.made

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
-from ksim.learn.statistics import finished_episodes
+from ksim.learn.statistics import running_episodes
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.rollout.environment import Environment
@@ -128,7 +128,7 @@ class AbstractLearner(ABC):
         # A task's own rollout may return states without next starts; the starts from before it are then still valid.
         next_start = envs.next_start if env_state.next_start is None else env_state.next_start
         env_state = dataclasses.replace(env_state, next_start=None)
-        (return_et, length_et), (return_e, length_e) = finished_episodes(
+        (return_et, length_et), (return_e, length_e) = running_episodes(
             trajectory.reward, trajectory.done, envs.episode_return, envs.episode_length
         )
         collected = RolloutBatch(trajectory, envs.model_carry, return_et, length_et)

@@ -12,12 +12,12 @@ from ksim.parallel.collectives import (
     min_across_devices,
     sum_across_devices,
 )
-from ksim.rollout.terms import BINS, LEVELS
-from ksim.rollout.unroll import NON_FINITE
-from ksim.types import Levels, Metrics, Trajectory
+from ksim.rollout.levels import BINS, LEVELS
+from ksim.rollout.unroll import NON_FINITE, finite_steps
+from ksim.types import Metrics, Trajectory
 
 
-def finished_episodes(
+def running_episodes(
     reward_et: Float[Array, "e t"],
     done_et: Bool[Array, "e t"],
     return_e: Float[Array, " e"],
@@ -94,31 +94,6 @@ def rollout_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
     return mean_across_devices(local, axis_name) | lowest | highest
 
 
-def bin_counts(trajectory: Trajectory, levels: Levels, axis_name: str | None) -> Metrics:
-    """Steps and failures in the bins of each curriculum that counts by bins: arrays of shape (bins,), over all devices.
-
-    Levels of curricula with bins are vectors.
-    """
-    is_finite_et = finite_steps(trajectory)
-    counts = {}
-    for name, bin_et in trajectory.metrics.items():
-        if name.startswith(BINS):
-            count = jnp.zeros_like(levels[name.removeprefix(BINS)])
-            index_et = bin_et.astype(jnp.int32)
-            counts[f"{name}/steps"] = count.at[index_et].add(is_finite_et)
-            counts[f"{name}/failures"] = count.at[index_et].add(is_finite_et & trajectory.terminated)
-    return sum_across_devices(counts, axis_name) if counts else {}
-
-
-def level_metrics(levels: Levels) -> Metrics:
-    """Levels by the names under which they are logged; for levels with bins, the mean, minimum and maximum."""
-    metrics = {f"{LEVELS}{name}": jnp.mean(level) for name, level in levels.items()}
-    for name, level in levels.items():
-        if level.ndim:
-            metrics |= {f"{LEVELS}{name}/min": jnp.min(level), f"{LEVELS}{name}/max": jnp.max(level)}
-    return metrics
-
-
 def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
     """Metrics per device, in the order of the mapped axis: arrays of shape (devices,).
 
@@ -135,8 +110,3 @@ def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
 def _finished(trajectory: Trajectory) -> Bool[Array, "e t"]:
     """Whether each step finished an episode. Episodes cut at a non-finite step do not count."""
     return trajectory.done & finite_steps(trajectory)
-
-
-def finite_steps(trajectory: Trajectory) -> Bool[Array, "e t"]:
-    """Whether each step is finite; true for all steps if the rollout does not report it."""
-    return trajectory.metrics.get(NON_FINITE, jnp.zeros_like(trajectory.reward)) == 0

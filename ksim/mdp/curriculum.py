@@ -1,4 +1,4 @@
-"""Curricula: a level of difficulty from 0 to 1, adapted during training."""
+"""Common curricula: a level of difficulty from 0 to 1 for all environments, adapted during training."""
 
 import dataclasses
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""Curricula of single environments. Each environment has its own level, which moves when its episodes end."""
+"""Per-env curricula: each environment has its own level, which moves when its episodes end."""
 
 from abc import abstractmethod
 

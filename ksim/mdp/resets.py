@@ -185,7 +185,7 @@ class OnTerrain(AbstractReset):
     """Starts on a tile of the terrain, drawn from those up to the level of a curriculum, and lifts the base onto it.
 
     level: name of the curriculum: its level 0 allows only the easiest tiles, 1 all; None allows all. easier: True also
-    allows easier tiles than the level's, as for a curriculum of all environments; False does not, as for
+    allows easier tiles than the level's, as for a common curriculum; False does not, as for
     `TerrainCurriculum`. spread: largest distance from the tile's centre along x and y, in m. radius: radius of a disc
     around the base, in m, on whose highest ground the base is put.
     """

@@ -12,13 +12,15 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
-from ksim.mdp.term import Context, named_errors
+from ksim.mdp.term import Context
+from ksim.mdp.term_errors import named_errors
 from ksim.mirror.fit import Fit, Samples, event_readings, touch_images, trial_states
 from ksim.mirror.model import ModelMirror, SignedPermutation, mirror_robot
 from ksim.physics.model import PhysicsModel
 from ksim.rollout.environment import QUICKLY
+from ksim.rollout.levels import full_levels
 from ksim.rollout.mdp_environment import Mdp
-from ksim.rollout.terms import TermCalls, full_levels
+from ksim.rollout.terms import TermCalls
 from ksim.types import Observation, PhysicsState
 
 NUM_SEQUENCES, NUM_STEPS = 8, 32

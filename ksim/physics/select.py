@@ -1,6 +1,7 @@
 """Choice of the physics engine."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ksim.checks import check_choice
 from ksim.physics.contact_sizes import ContactSizes, sizes_under_random_controls
@@ -10,25 +11,33 @@ from ksim.physics.model import PhysicsModel
 ENGINES = ("mjx", "mujoco", "warp")
 
 
-def pick_engine(engine: str, platform: str) -> tuple[str, str]:
-    """The engine for a platform (`cpu`, `gpu` or `tpu`), and the reason in a few words.
+class PickedEngine(NamedTuple):
+    """An engine of `ENGINES`, and the reason for the choice in a few words."""
+
+    name: str
+    reason: str
+
+
+def pick_engine(engine: str, platform: str) -> PickedEngine:
+    """The engine for a platform (`cpu`, `gpu` or `tpu`).
 
     Raises:
         ConfigError: There is no such engine.
     """
     check_choice("engine", engine, ("auto", *ENGINES))
     if engine != "auto":
-        return engine, "as asked"
+        return PickedEngine(engine, "as asked")
     if platform == "cpu":
-        return "mujoco", "auto: native MuJoCo is several times faster than MJX on a CPU"
+        return PickedEngine("mujoco", "auto: native MuJoCo is several times faster than MJX on a CPU")
     if platform == "gpu":
         from ksim.physics.warp import finds_gpu, is_installed  # noqa: PLC0415 - imports MJX
 
         if finds_gpu():
-            return "warp", "auto: MuJoCo Warp is the fastest on an NVIDIA GPU"
+            return PickedEngine("warp", "auto: MuJoCo Warp is the fastest on an NVIDIA GPU")
         if not is_installed():
-            return "mjx", "auto: MJX runs on the GPU. MuJoCo Warp is faster on NVIDIA's: pip install 'ksim-rl[warp]'"
-    return "mjx", f"auto: MJX runs on the {platform.upper()}"
+            advice = "MuJoCo Warp is faster on NVIDIA's: pip install 'ksim-rl[warp]'"
+            return PickedEngine("mjx", f"auto: MJX runs on the GPU. {advice}")
+    return PickedEngine("mjx", f"auto: MJX runs on the {platform.upper()}")
 
 
 def make_engine(

@@ -62,7 +62,7 @@ def policy_context(task: RLTask[Any]) -> PolicyContext:
         task=task,
         env=env,
         device=_cpu_or(training_device) if env.engine_name == "mujoco" else training_device,
-        training_engine=task.picked_engine[0],
+        training_engine=task.picked_engine.name,
         training_device=training_device,
     )
 
@@ -244,7 +244,7 @@ def load_task_policy(
     # Native MuJoCo on one device, whatever engine trained the policy: a sim-to-sim check.
     context = context or policy_context(task_on_one_device(task))
     check_policy_fits(checkpoint, context.task)
-    learner = restored_policy(checkpoint, context.task.initial_learner()[0])
+    learner = restored_policy(checkpoint, context.task.initial_learner().state)
     return checkpoint.path.absolute(), context, context.task.policy_of(learner)
 
 

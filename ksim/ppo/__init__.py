@@ -1,6 +1,6 @@
 """Proximal policy optimization as pure functions.
 
 `ppo` has the learner, in the order of one iteration, `losses` the advantages and the loss of a minibatch, and
-`gradient_sync` averages gradients over devices. `symmetry`, `amp` and `distillation` extend it; `reppo` is another
-algorithm on the same minibatches.
+`minibatches` the loop over minibatches with gradients averaged over devices. `symmetry`, `amp` and `distillation`
+extend it; `reppo` is another algorithm on the same minibatches.
 """

@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from ksim.keys import DISCRIMINATOR
 from ksim.learn.guards import BAD_UPDATES, UpdateState, all_finite, optimizer_step, updated_normalizer
 from ksim.learn.learner import AbstractLearner, LearnerInfo, RolloutBatch
-from ksim.learn.statistics import finite_steps
 from ksim.nn.networks import DenseStack, orthogonal_linear
 from ksim.nn.normalizer import ObservationNormalizer
 from ksim.parallel.collectives import (
@@ -26,7 +25,8 @@ from ksim.parallel.collectives import (
     mean_across_devices,
 )
 from ksim.ppo.ppo import PPO
-from ksim.rollout.unroll import env_keys
+from ksim.rollout.starts import env_keys
+from ksim.rollout.unroll import finite_steps
 from ksim.types import LearnerState, Metrics, Trajectory
 
 

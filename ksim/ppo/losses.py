@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from ksim.nn.actor_critic import AbstractActorCritic, evaluate_sequences
 from ksim.nn.distributions import AbstractDistribution
 from ksim.parallel.collectives import moments_across_devices
-from ksim.ppo.gradient_sync import MinibatchHyperparameters
+from ksim.ppo.minibatches import MinibatchHyperparameters
 from ksim.types import Metrics, Observation
 
 

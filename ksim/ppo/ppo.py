@@ -2,16 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from ksim.learn.guards import BAD_UPDATES, UpdateState, all_finite, optimizer_step, updated_normalizer
+from ksim.learn.guards import BAD_UPDATES, UpdateState, updated_normalizer
 from ksim.learn.learner import (
     AbstractLearner,
     LearnerInfo,
@@ -22,8 +21,7 @@ from ksim.learn.learner import (
 )
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import ObservationNormalizer
-from ksim.parallel.collectives import all_across_devices, device_index, mean_across_devices, moments_across_devices
-from ksim.ppo.gradient_sync import GradientSync, Outcome, scan_periods
+from ksim.parallel.collectives import mean_across_devices, moments_across_devices
 from ksim.ppo.losses import (
     Minibatch,
     Normalize,
@@ -32,6 +30,7 @@ from ksim.ppo.losses import (
     normalize_advantages,
     ppo_loss,
 )
+from ksim.ppo.minibatches import GradientSync, Outcome, stratified_minibatches, take_rows, update
 from ksim.types import LearnerState, Metrics, Trajectory
 
 PPOLoss = Callable[[AbstractActorCritic, Minibatch, PPOHyperparameters], tuple[Float[Array, ""], Metrics]]
@@ -122,9 +121,9 @@ class PPO(AbstractLearner):
         )
         learning_rate = optax.tree.get(updated.opt_state, "learning_rate")
         if hyper.minibatches_before_step < len(env_index_mb):
-            kl_m = outcome[0]["policy/kl"][hyper.minibatches_before_step :][-hyper.num_batches :]
+            kl_m = outcome.metrics["policy/kl"][hyper.minibatches_before_step :][-hyper.num_batches :]
         else:
-            # After the only optimizer step, of which no minibatch's loss knows.
+            # The only optimizer step comes after the losses of all minibatches.
             kl_m = loss(updated.params, take_rows(rollout, env_index_mb[-1]))[1]["policy/kl"]
         metrics = self._metrics(outcome, kl_m) | {"policy/learning_rate": learning_rate}
         _, target_variance = moments_across_devices(rollout.value_target, axis_name)
@@ -187,9 +186,8 @@ class PPO(AbstractLearner):
 
     def _metrics(self, outcome: Outcome, last_kl_m: Float[Array, "*m"]) -> Metrics:
         """Metrics of an update over all minibatches and devices. `last_kl_m` is the KL divergence at its end."""
-        metrics_m, num_skipped = outcome
-        metrics: Metrics = jax.tree.map(jnp.mean, metrics_m)
-        metrics[BAD_UPDATES] = num_skipped.astype(jnp.float32)
+        metrics: Metrics = jax.tree.map(jnp.mean, outcome.metrics)
+        metrics[BAD_UPDATES] = outcome.num_skipped.astype(jnp.float32)
         metrics["policy/kl_last_pass"] = jnp.mean(last_kl_m)
         return mean_across_devices(metrics, self.axis_name)
 
@@ -203,90 +201,6 @@ class PPO(AbstractLearner):
             syncs_per_iteration=self.hyper.syncs_per_iteration,
             plots=self.plots,
         )
-
-
-def stratified_minibatches(
-    key: PRNGKeyArray, num_local_envs: int, *, num_batches: int, num_passes: int, axis_name: str | None
-) -> Int[Array, "m b"]:
-    """Local env indices of each minibatch of every pass, one row per minibatch, in the order of updates.
-
-    The envs are divided into strata of `num_batches` consecutive envs. In each stratum a permutation, keyed by the pass
-    and the stratum's place in the global batch, sends one env to each minibatch. Every env is in one minibatch of each
-    pass, every device has an equal share of each minibatch, and the minibatches are the same on any number of
-    devices that divides the batch size.
-
-    Args:
-        key: One key for all passes, the same on every device.
-        num_local_envs: Envs of this device, a multiple of `num_batches`.
-        num_batches: Minibatches per pass.
-    """
-    chex.assert_is_divisible(num_local_envs, num_batches)
-    num_strata = num_local_envs // num_batches
-    first_stratum = device_index(axis_name) * num_strata
-
-    def one_pass(pass_index: Array) -> Int[Array, "m b"]:
-        pass_key = jax.random.fold_in(key, pass_index)
-
-        def one_stratum(local_index: Array) -> Int[Array, " m"]:
-            stratum_key = jax.random.fold_in(pass_key, first_stratum + local_index)
-            return local_index * num_batches + jax.random.permutation(stratum_key, num_batches)
-
-        return jax.vmap(one_stratum)(jnp.arange(num_strata)).T
-
-    return jax.vmap(one_pass)(jnp.arange(num_passes)).reshape(num_passes * num_batches, num_strata)
-
-
-def take_rows(rows: Any, index_b: Int[Array, " b"]) -> Any:
-    """Some rows of every leaf."""
-    return jax.tree.map(lambda x: x[index_b], rows)
-
-
-def update(
-    start: UpdateState,
-    rollout: PyTree,
-    env_index_mb: Int[Array, "m b"],
-    *,
-    loss: Callable[[PyTree, Any], tuple[Float[Array, ""], Metrics]],
-    optimizer: optax.GradientTransformation,
-    sync: GradientSync,
-    is_usable: Bool[Array, ""] | bool = True,
-    gather: Callable[[Any, Int[Array, " b"]], Any] = take_rows,
-) -> tuple[UpdateState, Outcome]:
-    """Optimizes over the minibatches of all passes, Schulman et al. 2017 (arXiv:1707.06347), algorithm 1.
-
-    A step whose gradient is non-finite on any device is skipped on all devices. Each minibatch has its own step,
-    unless `sync` accumulates several.
-
-    Args:
-        start: The network's arrays and the optimizer's state, the same on every device.
-        rollout: Inputs of the loss, for all of this device's envs.
-        env_index_mb: Local envs of each minibatch, in the order of passes.
-        optimizer: Gradient transformation that includes the step size.
-        is_usable: Whether the rollout may be learned from; if not, all steps are skipped.
-        gather: Makes the input of the loss from a rollout and a row of `env_index_mb`.
-
-    Returns:
-        The new state (its `num_bad` is the largest over devices), this device's metrics per minibatch, and the number
-        of optimizer steps that any device skipped.
-    """
-    chex.assert_rank(env_index_mb, 2)
-    chex.assert_type(env_index_mb, int)
-    # Without this check, a leaf with fewer envs would repeat its last row: XLA clamps indices.
-    chex.assert_equal_shape_prefix(jax.tree.leaves(rollout), 1)
-
-    def gradients(params: PyTree, env_index_b: Array) -> tuple[PyTree, Metrics]:
-        return jax.grad(loss, has_aux=True)(params, gather(rollout, env_index_b))
-
-    def step(before: UpdateState, grads: PyTree, axis_name: str | None) -> tuple[UpdateState, Bool[Array, ""]]:
-        is_finite = all_across_devices(all_finite(grads) & is_usable, axis_name)
-        return optimizer_step(optimizer, before, grads, is_finite), ~is_finite
-
-    def one_period(before: UpdateState, env_index_pb: Array) -> tuple[UpdateState, Outcome]:
-        at, grads, (metrics_p, num_skipped) = sync.gradients_of_period(gradients, step, before, env_index_pb)
-        stepped, is_skipped = step(at, sync.average(grads), sync.axis_name)
-        return sync.rejoin(stepped, env_index_pb), (metrics_p, num_skipped + is_skipped)
-
-    return scan_periods(one_period, start, env_index_mb, sync.period)
 
 
 def adapt_learning_rate(learning_rate: Array, kl: Array, hyper: PPOHyperparameters) -> Array:

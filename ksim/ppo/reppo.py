@@ -32,9 +32,8 @@ from ksim.parallel.collectives import (
     mean_across_devices,
     moments_across_devices,
 )
-from ksim.ppo.gradient_sync import GradientSync, MinibatchHyperparameters
-from ksim.ppo.ppo import stratified_minibatches, take_rows, update
-from ksim.rollout.unroll import env_keys
+from ksim.ppo.minibatches import GradientSync, MinibatchHyperparameters, stratified_minibatches, take_rows, update
+from ksim.rollout.starts import env_keys
 from ksim.types import LearnerState, Metrics, Observation
 
 MAX_RETURN, NUM_BINS = 10.0, 151

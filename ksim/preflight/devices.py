@@ -202,7 +202,7 @@ def log_state(step: TrainStep, state: TrainState) -> None:
     """Logs at debug the hyperparameters, and the shape and placement of every leaf of a placed state."""
     if not logger.isEnabledFor(logging.DEBUG):
         return
-    logger.debug("Hyperparameters: %s", step.learner.info().hyper)
+    logger.debug("Hyperparameters: %s", step.algorithm.info().hyper)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name, shape = jax.tree_util.keystr(path), list(leaf.shape)
         logger.debug("Placement: state%s: %s%s, %s", name, leaf.dtype, shape, leaf.sharding)

@@ -14,7 +14,7 @@ from xax.task.base import BaseTask
 
 from ksim.errors import ConfigError
 from ksim.host.terminal import warn_user
-from ksim.mdp.term import described_failure
+from ksim.mdp.term_errors import described_failure
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.collectives import bind_axis, maps_over_devices

@@ -13,7 +13,7 @@ from ksim.errors import ConfigError, quoted
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.parallel.collectives import bind_axis
 from ksim.parallel.devices import local_name
-from ksim.rollout.unroll import empty_starts
+from ksim.rollout.starts import empty_starts
 from ksim.task.rl import RLTask
 from ksim.types import Device, EnvState, LearnerState, key_shape
 

@@ -46,7 +46,7 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
         "matrix products": f"float32 with precision {config.matmul_precision}",
     }
     if env.engine_name is not None:
-        figures["engine"] = f"{env.engine_name} ({task.picked_engine[1]})"
+        figures["engine"] = f"{env.engine_name} ({task.picked_engine.reason})"
     if isinstance(env, MdpEnvironment) and env.engine.model.loops.are_there:
         figures["closed loops"] = _loops_in_words(env.engine.model)
     figures |= {
@@ -54,7 +54,7 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
         "steps per iteration": steps_in_words(config.num_envs * config.rollout_length, config.steps_per_action),
     }
     figures |= {f"observation {group}": f"{size} numbers" for group, size in task.obs_sizes.items()}
-    model = task.initial_learner()[1]
+    model = task.initial_learner().network
     bounds = action_bounds(model, task.obs_sizes, task.shapes_of)
     within = "" if bounds is None else f", squashed between {bounds[0]:g} and {bounds[1]:g}"
     figures["action"] = f"{env.action_size} numbers{within}"

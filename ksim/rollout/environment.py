@@ -113,18 +113,18 @@ class Environment(eqx.Module):
         return jnp.int32(0)
 
     def initial_levels(self) -> Levels:
-        """The initial levels of the curricula of all envs; by default there are none.
+        """The initial levels of the common curricula; by default there are none.
 
-        The level of a single env is part of its state, and changes in `next_episode`.
+        A per-env level is part of its env's state, and changes in `next_episode`.
         """
         return {}
 
     def next_levels(self, levels: Levels, metrics: Metrics, iteration: Int[Array, ""]) -> Levels:
-        """The levels of the curricula of all envs after an iteration with these metrics."""
+        """The levels of the common curricula after an iteration with these metrics."""
         return levels
 
     def at_levels(self, state: EnvState, levels: Levels) -> EnvState:
-        """The state with these levels of the curricula of all envs, for its episode and the following ones."""
+        """The state with these levels of the common curricula, for its episode and the following ones."""
         return state
 
     @abstractmethod
@@ -180,9 +180,9 @@ def _check_same(before: PyTree, after: PyTree, name: str) -> None:
             )
 
 
-def select_envs(done_e: Array, if_done: PyTree, otherwise: PyTree) -> PyTree:
-    """Each row of one of two batches of the same structure: of the first where done."""
-    chex.assert_rank(done_e, 1)
-    chex.assert_tree_shape_prefix(otherwise, done_e.shape)
-    chex.assert_trees_all_equal_shapes(if_done, otherwise)
-    return tree_where(done_e, if_done, otherwise)
+def select_envs(condition_e: Array, if_true: PyTree, if_false: PyTree) -> PyTree:
+    """Rows of one of two batches of the same structure, by one flag per row."""
+    chex.assert_rank(condition_e, 1)
+    chex.assert_tree_shape_prefix(if_false, condition_e.shape)
+    chex.assert_trees_all_equal_shapes(if_true, if_false)
+    return tree_where(condition_e, if_true, if_false)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, act, initial_carries
 from ksim.rollout.environment import Environment, select_envs
-from ksim.rollout.unroll import initial_env_states
+from ksim.rollout.starts import initial_env_states
 from ksim.types import EnvState, Metrics
 
 ERRORS = "error/"

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,7 +13,7 @@ import mujoco
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
-from ksim.keys import DRAWN_LEVELS, RESET
+from ksim.keys import RESET
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum, CurriculumContext
@@ -22,7 +23,8 @@ from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
 from ksim.mdp.resets import AbstractReset
 from ksim.mdp.rewards import AbstractReward
-from ksim.mdp.term import Context, Term, named_errors
+from ksim.mdp.term import Context, Term
+from ksim.mdp.term_errors import named_errors
 from ksim.mdp.terminations import AbstractTermination
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.actuators import AbstractActuators
@@ -32,19 +34,17 @@ from ksim.physics.model import PhysicsModel
 from ksim.physics.names import is_physical
 from ksim.physics.select import make_engine
 from ksim.rollout.environment import Environment, Shown, traced_once
-from ksim.rollout.terms import (
+from ksim.rollout.levels import (
     LEVELS,
-    TermCalls,
-    checked_overrides,
-    checked_physics,
-    checked_scalar,
     drawn_levels,
     following_levels,
     full_levels,
     initial_levels,
+    level_keys,
     moved_levels,
     step_bins,
 )
+from ksim.rollout.terms import TermCalls, checked_overrides, checked_physics, checked_scalar
 from ksim.types import EnvState, Levels, Metrics, Observation, Overrides, PhysicsState, key_shape
 
 
@@ -108,8 +108,11 @@ class Mdp:
         )
 
 
-_Start = tuple[EnvState, dict[str, dict[str, Array]]]
-"""The state at the start of an episode, and its observations one by one, by group and name."""
+class _Start(NamedTuple):
+    """The state at the start of an episode, and its observations one by one, by group and name."""
+
+    state: EnvState
+    observations: dict[str, dict[str, Array]]
 
 
 class MdpState(eqx.Module):
@@ -122,8 +125,8 @@ class MdpState(eqx.Module):
         memories: Memories of the terms, by `kind/name`, and of the noise on observations.
         overrides: Model fields that randomizers have changed.
         levels: The present levels of all curricula.
-        next_levels: Levels of the curricula of single envs in the next episode, if this one ended here.
-        levels_above_one: Their values if they would rise above 1.
+        next_levels: Per-env levels of the next episode, if this one ended here.
+        levels_above_one: Drawn levels, in place of per-env levels that would rise above 1 after this episode.
     """
 
     physics: PhysicsState
@@ -142,7 +145,7 @@ class MdpEnvironment(Environment):
     """One robot under the terms of an MDP.
 
     The order of a step: action filters and actuators, events, physics, terminations, rewards (with the commands that
-    were in force when the action was chosen), levels of single envs, new commands, next observation.
+    were in force when the action was chosen), per-env levels, new commands, next observation.
     """
 
     mdp: Mdp = eqx.field(static=True)
@@ -193,14 +196,14 @@ class MdpEnvironment(Environment):
         return dataclasses.replace(state, inner=dataclasses.replace(state.inner, levels=state.inner.levels | levels))
 
     def reset(self, key: PRNGKeyArray) -> EnvState:
-        return self._reset(key, self._full_task(key))[0]
+        return self._reset(key, self._full_task(key)).state
 
     def first_episode(self, key: PRNGKeyArray) -> EnvState:
         own = {name: jnp.float32(curriculum.start) for name, curriculum in self.mdp.env_curricula.items()}
-        return self._reset(key, self.initial_levels() | own)[0]
+        return self._reset(key, self.initial_levels() | own).state
 
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
-        return self._reset(key, _levels_after(state))[0]
+        return self._reset(key, _levels_after(state)).state
 
     def is_next_start(self, start: EnvState, state: EnvState) -> Bool[Array, ""]:
         same = [jnp.all(start.inner.levels[name] == level) for name, level in _levels_after(state).items()]
@@ -226,24 +229,23 @@ class MdpEnvironment(Environment):
         return columns
 
     def _full_task(self, key: PRNGKeyArray) -> Levels:
-        """The last levels of the curricula of all envs; for curricula of single envs, any level, drawn by the key."""
-        level_key, _ = _level_keys(key)
+        """The last levels of the common curricula, and per-env levels drawn by the key of the episode."""
+        level_key, _ = level_keys(key)
         own = drawn_levels(self.mdp.env_curricula, level_key, self.engine.model)
         return full_levels(self.mdp.curricula) | own
 
     def _start(self, key: PRNGKeyArray, levels: Levels) -> _Start:
-        """The start of an episode, and its observations one by one, by group and name."""
         mdp = self.mdp
         calls = TermCalls(mdp.terms(), jax.random.fold_in(key, RESET), memories=None)
-        start = self._at_rest(key, levels)
+        start = self._before_resets(key, levels)
         context = _randomized(mdp, calls, self._context(start, start.action))
         physics = self.engine.forward(context.physics, context.control, context.overrides)
         context = dataclasses.replace(context, physics=physics)
         for name in mdp.action_filters:
-            calls.start(f"action_filter/{name}", context)
+            calls.update_memory(f"action_filter/{name}", context)
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         for name in mdp.env_curricula:
-            calls.start(f"curriculum/{name}", context)
+            calls.update_memory(f"curriculum/{name}", context)
         _, _, metrics = _rewards_and_ends(mdp, calls, context, jnp.bool_(True))
         values = _observe(mdp, calls, context)
         no = jnp.bool_(False)
@@ -255,7 +257,7 @@ class MdpEnvironment(Environment):
             truncated=no,
             metrics=metrics | self.engine.metrics(physics),
         )
-        return state, values
+        return _Start(state, values)
 
     def step(self, state: EnvState, action: Float[Array, " a"]) -> EnvState:
         return self._step(state, action)
@@ -267,8 +269,8 @@ class MdpEnvironment(Environment):
         context = self._context(inner, action)
         ctrl = _controls(mdp, calls, context)
         context = dataclasses.replace(context, control=ctrl if ctrl.ndim == 1 else ctrl[-1])
-        strikes = [functools.partial(calls.apply_event, name, context) for name in mdp.events]
-        physics, overrides = control_step(self.engine, inner.physics, ctrl, inner.overrides, strikes)
+        events = [functools.partial(calls.apply_event, name, context) for name in mdp.events]
+        physics, overrides = control_step(self.engine, inner.physics, ctrl, inner.overrides, events)
         context = dataclasses.replace(context, physics=physics, overrides=overrides)
         physical = is_physical(physics)
         reward, (terminated, truncated), metrics = _rewards_and_ends(mdp, calls, context, physical)
@@ -292,9 +294,9 @@ class MdpEnvironment(Environment):
             metrics=metrics | self.engine.metrics(physics),
         )
 
-    def _at_rest(self, key: PRNGKeyArray, levels: Levels) -> MdpState:
+    def _before_resets(self, key: PRNGKeyArray, levels: Levels) -> MdpState:
         """The first keyframe or reference pose, before anything except levels is drawn."""
-        _, beyond_key = _level_keys(key)
+        _, beyond_key = level_keys(key)
         return MdpState(
             physics=self.engine.model.start(),
             key=key,
@@ -327,12 +329,6 @@ class MdpEnvironment(Environment):
         )
 
 
-def _level_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """The keys for drawing an episode's own levels, and the levels beyond the highest."""
-    level_key, beyond_key = jax.random.split(jax.random.fold_in(key, DRAWN_LEVELS))
-    return level_key, beyond_key
-
-
 def _levels_after(state: EnvState) -> Levels:
     """The levels of the episode that follows after a state."""
     inner: MdpState = state.inner
@@ -349,7 +345,7 @@ def _randomized(mdp: Mdp, calls: TermCalls, context: Context) -> Context:
         drawn = checked_overrides(name, calls(f"randomizer/{name}", context), mj_model)
         context = dataclasses.replace(context, overrides=context.overrides | drawn)
     for name, event in mdp.events.items():
-        own = calls.start(f"event/{name}", context)
+        own = calls.update_memory(f"event/{name}", context)
         with named_errors(f"event/{name}", event):
             changed = event.overrides(own)
         changed = checked_overrides(name, changed, mj_model)
@@ -429,7 +425,7 @@ def _observe(mdp: Mdp, calls: TermCalls, context: Context) -> dict[str, dict[str
         groups[group] = values = {}
         for name, term in terms.items():
             full_name = f"observation/{group}/{name}"
-            own = calls.start(full_name, context)
+            own = calls.update_memory(full_name, context)
             with named_errors(full_name, term):
                 value = jnp.asarray(term(own))
             if not jnp.issubdtype(value.dtype, jnp.floating):

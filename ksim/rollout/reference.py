@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.errors import ConfigError
-from ksim.mdp.term import Context, named_errors
+from ksim.mdp.term import Context
+from ksim.mdp.term_errors import named_errors
 from ksim.rollout.mdp_environment import MdpEnvironment
 
 

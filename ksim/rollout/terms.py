@@ -1,4 +1,4 @@
-"""Calls of terms with keys, memories and checks; levels of curricula of single environments."""
+"""Calls of terms with their keys and memories, and checks of what they return."""
 
 import dataclasses
 import operator
@@ -8,17 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
-from ksim.mdp.curriculum import AbstractBinCurriculum, AbstractCurriculum, CurriculumContext
-from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.noise import AbstractNoise, noise_key
-from ksim.mdp.term import Context, Term, named_errors
-from ksim.physics.model import PhysicsModel
+from ksim.mdp.term import Context, Term
+from ksim.mdp.term_errors import named_errors
 from ksim.rollout.threefry import unrolled
-from ksim.types import Levels, Metrics, Overrides, PhysicsState
+from ksim.types import Overrides, PhysicsState
 
 
 class TermCalls:
@@ -31,8 +29,8 @@ class TermCalls:
         self._memories = memories
         self.new_memories: dict[str, PyTree] = {} if memories is None else dict(memories)
 
-    def start(self, name: str, context: Context) -> Context:
-        """The term's own context: its key, and its memory of this step."""
+    def update_memory(self, name: str, context: Context) -> Context:
+        """Makes the term's memory at a reset or updates it at a step; returns the term's own context."""
         term = self._terms[name]
         context = dataclasses.replace(context, key=self._keys[name])
         with named_errors(name, term), jax.named_scope(name):
@@ -46,7 +44,7 @@ class TermCalls:
 
     def __call__(self, name: str, context: Context) -> Any:
         """The term's value, with its memory brought up to date first."""
-        context = self.start(name, context)
+        context = self.update_memory(name, context)
         with named_errors(name, self._terms[name]), jax.named_scope(name):
             return self._terms[name](context)
 
@@ -54,7 +52,8 @@ class TermCalls:
         self, name: str, context: Context, physics: PhysicsState, overrides: Overrides
     ) -> tuple[PhysicsState, Overrides]:
         """The physics state and the overrides after an event."""
-        context = self.start(f"event/{name}", dataclasses.replace(context, physics=physics, overrides=overrides))
+        context = dataclasses.replace(context, physics=physics, overrides=overrides)
+        context = self.update_memory(f"event/{name}", context)
         event = self._terms[f"event/{name}"]
         assert isinstance(event, AbstractEvent)
         with named_errors(f"event/{name}", event), jax.named_scope(f"event/{name}"):
@@ -122,81 +121,3 @@ def checked_overrides(name: str, drawn: Overrides, mj_model: Any) -> Overrides:
                 f"but returned shape {jnp.shape(value)}."
             )
     return drawn
-
-
-LEVELS = "curriculum/"
-"""Prefix of level metrics. Their minimum and maximum are logged."""
-BINS = "curriculum_bin/"
-"""Prefix of the metrics that hold the bins of steps. They are counted, not averaged."""
-_ROUNDING = 1e-4
-"""A level above 1 by less than this counts as 1: sums of fractions such as 1/3 are not exact."""
-
-Curricula = Mapping[str, AbstractCurriculum]
-EnvCurricula = Mapping[str, AbstractEnvCurriculum]
-
-
-def initial_levels(curricula: Curricula) -> Levels:
-    """The levels of the curricula of all envs before the first iteration."""
-    return {name: curriculum.initial() for name, curriculum in curricula.items()}
-
-
-def full_levels(curricula: Curricula) -> Levels:
-    """The last levels of the curricula of all envs."""
-    return {name: jnp.ones_like(level) for name, level in initial_levels(curricula).items()}
-
-
-def moved_levels(curricula: Curricula, levels: Levels, context: CurriculumContext) -> Levels:
-    """The levels of the curricula of all envs after an iteration, whose metrics have the counts of bins."""
-    moved = {}
-    for name, level in levels.items():
-        counts = (context.metrics.get(f"{BINS}{name}/{what}") for what in ("steps", "failures"))
-        own = dataclasses.replace(context, **dict(zip(("num_steps", "num_failures"), counts, strict=True)))
-        with named_errors(f"curriculum/{name}", curricula[name]):
-            moved[name] = jnp.clip(curricula[name](level, own), 0.0, 1.0)
-    return moved
-
-
-def step_bins(curricula: Curricula, context: Context) -> Metrics:
-    """The bin of a step for each curriculum that counts by bins."""
-    bins = {}
-    for name, curriculum in curricula.items():
-        if isinstance(curriculum, AbstractBinCurriculum):
-            with named_errors(f"curriculum/{name}", curriculum):
-                bins[f"{BINS}{name}"] = checked_scalar("Curriculum", name, curriculum.bin_of(context), jnp.float32)
-    return bins
-
-
-def drawn_levels(curricula: EnvCurricula, key: PRNGKeyArray, model: PhysicsModel) -> Levels:
-    """A level of each curriculum, drawn by the curriculum."""
-    drawn = {}
-    for i, (name, curriculum) in enumerate(curricula.items()):
-        with named_errors(f"curriculum/{name}", curriculum):
-            level = curriculum.draw(jax.random.fold_in(key, i), model)
-        drawn[name] = jnp.clip(checked_scalar("Curriculum", name, level, jnp.float32), 0.0, 1.0)
-    return drawn
-
-
-def following_levels(
-    curricula: EnvCurricula,
-    calls: TermCalls,
-    context: Context,
-    *,
-    before: Levels,
-    beyond: Levels,
-    is_physical: Bool[Array, ""],
-) -> Levels:
-    """The level of each curriculum in the next episode, if this one ends with this step.
-
-    Args:
-        context: The context after the step, with this episode's levels.
-        before: The result for the previous step, or this episode's levels. It stays if the state is not physical or a
-            change is non-finite.
-        beyond: Levels for an env that rises above 1.
-    """
-    following = {}
-    for name in curricula:
-        change = checked_scalar("Curriculum", name, calls(f"curriculum/{name}", context), jnp.float32)
-        level = context.levels[name] + change
-        moved = jnp.where(level > 1 + _ROUNDING, beyond[name], jnp.clip(level, 0.0, 1.0))
-        following[name] = jnp.where(is_physical & jnp.isfinite(change), moved, before[name])
-    return following

@@ -20,7 +20,7 @@ from ksim.parallel.collectives import DEVICE_AXIS
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
 from ksim.physics import check_rates
-from ksim.physics.select import ENGINES, pick_engine
+from ksim.physics.select import ENGINES, PickedEngine, pick_engine
 
 T = TypeVar("T")
 
@@ -303,8 +303,8 @@ class RLConfig(BaseConfig):
         """Raises ConfigError unless the batch divides evenly over this many devices."""
         check_divisible("Number of environments", self.num_envs, "number of devices", num_devices)
 
-    def picked_engine(self, platform: str) -> tuple[str, str]:
-        """The training engine on a platform (`cpu`, `gpu` or `tpu`), and the reason in a few words.
+    def pick_engine(self, platform: str) -> PickedEngine:
+        """The training engine on a platform (`cpu`, `gpu` or `tpu`).
 
         Raises:
             ConfigError: The engine is unknown.

@@ -225,7 +225,7 @@ class DistributedRLConfig(RLConfig):
 
     def steps_in_jax(self) -> bool:
         """Whether a CPU would compute the physics in JAX instead of native MuJoCo. Does not start JAX."""
-        return self.picked_engine("cpu")[0] != "mujoco"
+        return self.pick_engine("cpu").name != "mujoco"
 
     def _num_host_devices(self) -> int | str | None:
         """The number of host devices of a CPU: `num_devices`, or if it is null and JAX steps, at most one per core."""

@@ -17,8 +17,8 @@ from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.mirror import Mirror, find_mirror
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.networks import MIN_STD, Activation, StdKind
-from ksim.ppo.gradient_sync import MinibatchHyperparameters
 from ksim.ppo.losses import PPOHyperparameters
+from ksim.ppo.minibatches import MinibatchHyperparameters
 from ksim.ppo.ppo import PPO
 from ksim.ppo.symmetry import SymmetricLoss, SymmetryMode, check_mirror, check_without_memory
 from ksim.rollout.mdp_environment import MdpEnvironment

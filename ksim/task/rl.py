@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -27,8 +27,10 @@ from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.collectives import device_index, global_env_index, mean_across_devices
 from ksim.parallel.layout import AbstractLayout
+from ksim.physics.select import PickedEngine
 from ksim.rollout.environment import QUICKLY, Environment, check_environment
-from ksim.rollout.unroll import env_keys, initial_env_states, initial_next_starts, unroll
+from ksim.rollout.starts import env_keys, initial_env_states, initial_next_starts
+from ksim.rollout.unroll import unroll
 from ksim.task.config import RUN_MODES, RLConfig as RLConfig, imported
 from ksim.task.hook_checks import NetworkChecks, check_env_state, check_one_key, hook_name, trace_hook
 from ksim.task.mdp import compose_environment
@@ -74,6 +76,13 @@ class TrainingStatus:
     checkpoint: Path | None
     ended_by: str | None
     read_model: Callable[[], AbstractActorCritic] = field(repr=False, compare=False)
+
+
+class InitialLearner(NamedTuple):
+    """The learner before the first iteration, and the actor-critic whose arrays it holds."""
+
+    state: LearnerState
+    network: AbstractActorCritic
 
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
@@ -204,7 +213,7 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
     @functools.cached_property
     def environment(self) -> Environment:
         """The training environment."""
-        name = self.picked_engine[0]
+        name = self.picked_engine.name
         return self._warp_environment if name == "warp" else self.get_environment(name, len(self.layout.local_devices))
 
     @functools.cached_property
@@ -212,15 +221,15 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
         return self.get_environment("warp", len(self.layout.local_devices))
 
     @functools.cached_property
-    def picked_engine(self) -> tuple[str, str]:
+    def picked_engine(self) -> PickedEngine:
         """The training engine, and the reason for the choice in a few words."""
-        name, reason = self.config.picked_engine(self.layout.platform)
-        if (self.config.engine, name) == ("auto", "warp"):
+        picked = self.config.pick_engine(self.layout.platform)
+        if (self.config.engine, picked.name) == ("auto", "warp"):
             try:
                 _ = self._warp_environment
             except ConfigError as error:
-                return "mjx", f"auto: {error}"
-        return name, reason
+                return PickedEngine("mjx", f"auto: {error}")
+        return picked
 
     @functools.cached_property
     def eval_environment(self) -> Environment:
@@ -316,31 +325,29 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
         """
         return trace_hook(function, self.device_axis, self.layout.num_devices, *inputs)[1]
 
-    def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
-        """The learner's state before the first iteration, and the actor-critic whose arrays it holds."""
+    def initial_learner(self) -> InitialLearner:
+        """The learner before the first iteration: its `state` and its `network`."""
         return self._initial_learner
 
     @functools.cached_property
-    def _initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
+    def _initial_learner(self) -> InitialLearner:
         model_key, _, learner_key = self._keys()
         _ = self.obs_sizes  # makes the environment, whose arrays must not be tracers: before the trace
         # One program that runs once: array by array, every shape would be compiled separately.
         init = eqx.filter_jit(self._init_learner, compiler_options=QUICKLY)  # type: ignore[call-arg]
         return init(model_key, learner_key)
 
-    def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
+    def learner_shapes(self) -> InitialLearner:
         """The result of `initial_learner`, with shapes in place of arrays."""
         return self._learner_shapes
 
     @functools.cached_property
-    def _learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
+    def _learner_shapes(self) -> InitialLearner:
         _ = self.obs_sizes
         key = key_shape()
         return eqx.filter_eval_shape(self._init_learner, key, key)
 
-    def _init_learner(
-        self, model_key: PRNGKeyArray, learner_key: PRNGKeyArray
-    ) -> tuple[LearnerState, AbstractActorCritic]:
+    def _init_learner(self, model_key: PRNGKeyArray, learner_key: PRNGKeyArray) -> InitialLearner:
         checks = NetworkChecks(
             hook=hook_name(self, "_get_initial_model"),
             obs_sizes=self.obs_sizes,
@@ -348,27 +355,27 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
             options=self.config,
             shapes_of=self.shapes_of,
         )
-        model = checks.actor_critic(self._get_initial_model(model_key))
-        return self.get_learner(model, None).init(learner_key), model
+        network = checks.actor_critic(self._get_initial_model(model_key))
+        return InitialLearner(self.get_learner(network, None).init(learner_key), network)
 
     def learner_info(self) -> LearnerInfo:
         """Information about the algorithm for the host's prints, plots and estimates."""
-        return self.get_learner(self.learner_shapes()[1], None).info()
+        return self.get_learner(self.learner_shapes().network, None).info()
 
     def policy_of(self, learner: LearnerState) -> NormalizedActorCritic:
         """The policy and value function of a learner, on raw observations."""
-        return self.get_learner(self.initial_learner()[1], None).policy(learner)
+        return self.get_learner(self.initial_learner().network, None).policy(learner)
 
     def initial_state(self) -> TrainState:
         """The global state before the first iteration, not yet placed on devices."""
-        learner, model = self.initial_learner()
+        learner, network = self.initial_learner()
         env_key, num_envs = self._keys()[1], self.config.num_envs
         env_state = self._get_initial_env_state(env_key)
         hook = hook_name(self, "_get_initial_env_state")
         check_env_state(hook, env_state, num_envs, self.environment, self.device_axis)
         shapes = jax.eval_shape(lambda state: state, env_state)
         make_rest = lambda key, index_e: (
-            *initial_memories(model, len(index_e)),
+            *initial_memories(network, len(index_e)),
             initial_next_starts(shapes, key, index_e),
         )
         return TrainState(learner, EnvBatch(env_state, *self.layout.make_envs(make_rest, env_key, num_envs)))
@@ -376,7 +383,7 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
     def make_train_step(self, axis_name: str | None) -> TrainStep:
         """The training step, for a single device (None) or mapped over an axis of devices."""
         self.batch_figures()  # checked
-        return TrainStep(self.get_learner(self.initial_learner()[1], axis_name))
+        return TrainStep(self.get_learner(self.initial_learner().network, axis_name))
 
     def _keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
         model_key, env_key, learner_key = jax.random.split(jax.random.key(self.config.seed), 3)

@@ -43,7 +43,7 @@ class RobotHooks:
     """A robot and the terms of its MDP. All but the robot and its rewards have defaults."""
 
     def get_robot(self) -> str | Path | mujoco.MjSpec:
-        """The robot and its world: the path of an MJCF file, or a spec."""
+        """The robot and its world: a spec, or the path of an MJCF file, from the current directory if relative."""
         raise ConfigError(f"{type(self).__name__} must define get_robot (an MJCF file) or get_environment.")
 
     def get_actuators(self) -> AbstractActuators:

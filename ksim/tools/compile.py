@@ -36,7 +36,7 @@ from ksim.parallel.devices import make_host_devices
 from ksim.parallel.layout import AbstractLayout, make_layout
 from ksim.physics.warp import is_installed
 from ksim.preflight.memory import env_shapes, format_bytes
-from ksim.rollout.unroll import initial_next_starts
+from ksim.rollout.starts import initial_next_starts
 from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
 from ksim.task.overrides import parse_overrides
 from ksim.tools import exit_code_of, make_parser

@@ -58,7 +58,7 @@ def measure_one_device(make: MakeTask, num_envs: int, *, repeats: int, iteration
         task=type(whole).__name__,
         device=whole.layout.devices[0].device_kind,
         batch_size=batch_size or num_envs,
-        gradient_bytes=num_bytes(whole.learner_shapes()[0].params),
+        gradient_bytes=num_bytes(whole.learner_shapes().state.params),
         sizes=[Size(size, *map(list, zip(*halves, strict=True))) for size, halves in times.items()],
         settings=_settings(make, whole),
     )
@@ -85,14 +85,14 @@ def _settings(make: MakeTask, whole: DistributedRLTask[Any]) -> list[Setting]:
     wanted = [(config.grad_sync_mode, min(config.grad_sync_period, updates))]
     wanted += [("accumulate", period) for period in periods] + [("local", period) for period in periods if period > 1]
     state, step = whole.initial_state(), whole.make_train_step(None)
-    collected = jax.eval_shape(bind_axis(step.roll_out, whole.device_axis), state.envs, state.learner)[1]
+    collected = jax.eval_shape(bind_axis(step.collect, whole.device_axis), state.envs, state.learner)[1]
     settings = []
     for mode, period in dict.fromkeys(wanted):
         task = make(config.num_envs, grad_sync_mode=mode, grad_sync_period=period)
         # One device with an axis, so that the hooks of the task reduce over it.
         task.layout = PmapDevices(task.layout.devices, task.device_axis)
-        improve = task.make_train_step(task.device_axis).improve
-        reductions = sorted(count_reductions(improve, task.device_axis, state.learner, collected).items(), reverse=True)
+        learn = task.make_train_step(task.device_axis).learn
+        reductions = sorted(count_reductions(learn, task.device_axis, state.learner, collected).items(), reverse=True)
         settings.append(Setting(mode, period, task.learner_info().syncs_per_iteration, reductions))
     return settings
 
@@ -168,8 +168,8 @@ class _Subject:
     def _compile(self, state: Any, axis_name: str | None) -> Callable[[], None]:
         train_step = self.task.make_train_step(axis_name)
         if axis_name is None and self.task.layout.num_devices > 1:
-            alone = dataclasses.replace(train_step.learner, sync_gradients=lambda grads: grads)
-            train_step = dataclasses.replace(train_step, learner=alone)
+            alone = dataclasses.replace(train_step.algorithm, sync_gradients=lambda grads: grads)
+            train_step = dataclasses.replace(train_step, algorithm=alone)
         step = self.task.layout.compile(train_step, state)
         held = [state]
 

@@ -62,7 +62,7 @@ KINDS = (
     Kind("Randomizers", randomizers, randomizers.AbstractRandomizer),
     Kind("Action filters", actions, actions.AbstractActionFilter),
     Kind("Curricula", curriculum, curriculum.AbstractCurriculum),
-    Kind("Curricula of each environment", env_curriculum, env_curriculum.AbstractEnvCurriculum),
+    Kind("Per-environment curricula", env_curriculum, env_curriculum.AbstractEnvCurriculum),
     Kind("Actuators", physics, physics.AbstractActuators),
     Kind("Tiles of a terrain", physics, physics.AbstractTile),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class Run:
     All processes of a job hold one, and call the functions of this module in the same order.
 
     Attributes:
-        should_stop: Whether this process knows of a reason to stop; see `is_asked_to_stop`.
+        should_stop: Whether this process knows of a reason to stop; see `update_stop_request`.
         saver: The writer of checkpoints; None in processes other than 0.
         saved_iteration: The iteration whose state is in the run's directory already; None if none is. Unlike the saver,
             all processes know it.
@@ -151,7 +151,10 @@ def loop(run: Run, step: TimedStep) -> None:
     If an error ends the run, the state after the last iteration is saved, if it still exists.
     """
     try:
-        while run.progress.iterations_left != 0 and not must_stop(run):
+        while run.progress.iterations_left != 0:
+            must_stop = agree_and_save(run)
+            if must_stop:
+                break
             iterate(run, step)
             report_if_due(run)
         run.callbacks.raise_together()
@@ -204,10 +207,10 @@ def collect_and_learn(run: Run, step: TimedStep, number: int) -> dict[str, float
     return metrics | run.timers.take()
 
 
-def is_asked_to_stop(request: StopRequest, progress: Progress, max_runtime_s: float | None) -> bool:
-    """Whether this process knows of a reason to stop: a signal, `max_runtime`, or a failed hook.
+def update_stop_request(request: StopRequest, progress: Progress, max_runtime_s: float | None) -> bool:
+    """Notes in the request if `max_runtime` is over, and returns whether this process knows of a reason to stop.
 
-    Evaluations are cut short by it as well.
+    Others are a signal and a failed hook. Evaluations are cut short by a request as well.
     """
     # Always do one iteration: a requeued job must make progress.
     if max_runtime_s is not None and is_main_process() and progress.num_done_here:
@@ -217,18 +220,14 @@ def is_asked_to_stop(request: StopRequest, progress: Progress, max_runtime_s: fl
     return request.is_made
 
 
-class Agreement(NamedTuple):
-    """The common decision of all processes before the next iteration. Process 0 decides whether a checkpoint is due."""
+def agree_and_save(run: Run) -> bool:
+    """Saves a checkpoint if one is due, and returns whether to stop. All processes must call this.
 
-    must_stop: bool
-    is_save_due: bool
-    has_failed: bool
-
-
-def agree(run: Run) -> Agreement:
-    """The common decision of all processes, so that all stop after the same iteration. All must call this."""
+    They share what each knows, so that all stop after the same iteration. Process 0 knows whether a checkpoint is due.
+    """
+    run.callbacks.after_save()
     is_save_due = run.saver is not None and run.saver.is_due(run.progress.iteration)
-    run.should_stop()
+    run.should_stop()  # notes in the request if `max_runtime` is over
     request = run.stop
     own = np.asarray([request.signal or 0, request.is_out_of_time, is_save_due, request.has_failed], np.int32)
     signal, is_out_of_time, is_due, has_failed = gather_rows(own).max(axis=0)
@@ -237,18 +236,11 @@ def agree(run: Run) -> Agreement:
         request.signal = int(signal)
     if is_out_of_time:
         request.is_out_of_time = True
-    return Agreement(bool(signal or is_out_of_time), bool(is_due), bool(has_failed))
-
-
-def must_stop(run: Run) -> bool:
-    """Whether all processes stop here; saves a checkpoint if one is due."""
-    run.callbacks.after_save()
-    agreed = agree(run)
-    if agreed.has_failed:
+    if has_failed:
         run.callbacks.raise_together()
-    if agreed.is_save_due:
+    if is_due:
         save(run)
-    return agreed.must_stop
+    return bool(signal or is_out_of_time)
 
 
 def check_finite(run: Run, metrics: Mapping[str, float]) -> None:

@@ -31,7 +31,7 @@ from ksim.task.distributed import DistributedRLConfig, DistributedRLTask, make_r
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 from ksim.train.callbacks import Callbacks, log_handlers, reraise_exits, task_loggers
-from ksim.train.loop import Run, RunState, is_asked_to_stop, loop
+from ksim.train.loop import Run, RunState, loop, update_stop_request
 from ksim.train.start import (
     Start,
     check_start,
@@ -136,7 +136,7 @@ def open_run(task: RLTask[Any], start: Start, loggers: Sequence[AbstractLogger],
         stop = stack.enter_context(stop_on_signal())
         progress, group = started_progress(config, start), Loggers(loggers, failures)
         max_runtime_s = seconds_of("max_runtime", config.max_runtime)
-        should_stop = lambda: is_asked_to_stop(stop, progress, max_runtime_s)
+        should_stop = lambda: update_stop_request(stop, progress, max_runtime_s)
         watchdog = Watchdog(config.hang_timeout_s, log_path(run_dir))
         with fail_together():
             files = {"progress": progress, "loggers": group, "failures": failures, "stack": stack}
@@ -239,7 +239,7 @@ def open_files(
             line=task.learner_info().line,
         )
     )
-    policy = PolicyExport(task.policy_of(task.initial_learner()[0]), task.obs_sizes)
+    policy = PolicyExport(task.policy_of(task.initial_learner().state), task.obs_sizes)
     saver = Saver(run_dir, task, failures, {**policy.arrays(), **task.kept_arrays()})
     if start.run_dir is not None and start.resumed is not None:
         saver.newest = start.resumed.iteration, start.resumed.path.absolute()

@@ -50,6 +50,7 @@ class Start:
     Attributes:
         run_dir: Directory of the run to resume; None for a new run.
         checkpoint: The checkpoint to resume, or to take the policy from; None for a start from scratch.
+        only_policy: Take only the policy from the checkpoint, for a new run.
         damaged: Names of newer checkpoints of the run that could not be read.
     """
 

@@ -36,29 +36,29 @@ class TracedStep:
         """
         shapes: list[RolloutBatch] = []
 
-        def roll_out(envs: EnvBatch, learner: LearnerState) -> tuple[EnvBatch, RolloutBatch]:
-            envs, collected = step.roll_out(envs, learner)
+        def collect(envs: EnvBatch, learner: LearnerState) -> tuple[EnvBatch, RolloutBatch]:
+            envs, collected = step.collect(envs, learner)
             # Shapes per device, as inside the mapped function.
             shapes.append(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), collected))
             return envs, collected
 
-        def improve(learner: LearnerState, collected: RolloutBatch) -> tuple[LearnerState, Metrics]:
-            return step.improve(learner, collected)
+        def learn(learner: LearnerState, collected: RolloutBatch) -> tuple[LearnerState, Metrics]:
+            return step.learn(learner, collected)
 
         def zeros(_: Array) -> RolloutBatch:
             return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
 
         self.step = step
-        self._roll_out, self._improve = layout.map(roll_out, donate=donate), layout.map(improve, donate=donate)
-        self._roll_out.eval_shape(state.envs, state.learner)
+        self._collect, self._learn = layout.map(collect, donate=donate), layout.map(learn, donate=donate)
+        self._collect.eval_shape(state.envs, state.learner)
         # Placed like the output of the rollout, and freed before the first rollout.
         self._placeholder: RolloutBatch | None = layout.map(zeros)(state.learner.iteration)
-        self._improve.eval_shape(state.learner, self._placeholder)
+        self._learn.eval_shape(state.learner, self._placeholder)
 
     def compile(self, state: TrainState) -> "TimedStep":
         """Compiles both programs, once: another shape or placement is then an error, never a recompilation."""
-        rollout = compiling("the rollout", self._roll_out, state.envs, state.learner)
-        update = compiling("the update", self._improve, state.learner, self._placeholder)
+        rollout = compiling("the rollout", self._collect, state.envs, state.learner)
+        update = compiling("the update", self._learn, state.learner, self._placeholder)
         self._placeholder = None
         return TimedStep(rollout(), update())
 
@@ -70,9 +70,9 @@ class TimedStep:
     device waits for the host, and the programs can be cached wherever the whole step could be.
     """
 
-    def __init__(self, roll_out: Any, improve: Any) -> None:
+    def __init__(self, collect: Any, learn: Any) -> None:
         """Takes the programs that `TracedStep` compiled."""
-        self._roll_out, self._improve = roll_out, improve
+        self._collect, self._learn = collect, learn
 
     def __call__(self, state: TrainState) -> tuple[TrainState, Metrics, np.ndarray]:
         """Runs a training step.
@@ -82,9 +82,9 @@ class TimedStep:
             device's update begins where its rollout ends.
         """
         start_s = time.perf_counter()
-        envs, collected = self._roll_out(state.envs, state.learner)
+        envs, collected = self._collect(state.envs, state.learner)
         rollouts = _CompletionTimes(collected.episode_length)
-        learner, metrics = self._improve(state.learner, collected)
+        learner, metrics = self._learn(state.learner, collected)
         updates = _CompletionTimes(learner.iteration)
         del collected
         ends_s = np.asarray([rollouts.wait(), updates.wait()]) - start_s
@@ -129,14 +129,14 @@ def time_synchronisation(task: RLTask[Any], state: TrainState) -> float | None:
     layout = task.layout
     if layout.axis_name is None:
         return None
-    learner = task.make_train_step(layout.axis_name).learner
-    compiled = layout.map(lambda params: learner.sync_gradients(params)).lower(state.learner.params).compile()
+    algorithm = task.make_train_step(layout.axis_name).algorithm
+    compiled = layout.map(lambda params: algorithm.sync_gradients(params)).lower(state.learner.params).compile()
     durations = []
     for _ in range(5):  # the same number in every process
         start_s = time.perf_counter()
         jax.block_until_ready(compiled(state.learner.params))
         durations.append(time.perf_counter() - start_s)
-    return statistics.median(durations) * learner.info().syncs_per_iteration
+    return statistics.median(durations) * algorithm.info().syncs_per_iteration
 
 
 def device_times(times_s: np.ndarray) -> dict[str, float]:

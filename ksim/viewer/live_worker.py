@@ -54,7 +54,7 @@ def _serve(task: RLTask[Any], on_cpu: bool, policy_path: Path, sender: Any) -> N
     config, context = task.config, policy_context(task_on_one_device(task))
     shown = shown_of(context.env)
     page = Page(shown.model, config.viewer_num_envs, host=config.viewer_host, port=config.viewer_port)
-    model = context.task.policy_of(context.task.initial_learner()[0])
+    model = context.task.policy_of(context.task.initial_learner().state)
     session = ViewSession(
         context.env, model, seed=config.seed, num_envs=config.viewer_num_envs, axis_name=task.device_axis
     )

@@ -91,7 +91,7 @@ class NewestPolicy:
             if newest == self.path:
                 return
             checkpoint = read_checkpoint(newest)
-            learner = restored_policy(checkpoint, self._context.task.initial_learner()[0])
+            learner = restored_policy(checkpoint, self._context.task.initial_learner().state)
         # The run may be removing it, or have been removed.
         except (ConfigError, OSError) as error:
             self._frontend.note = f"policy of iteration {self.path.name}, as the newest cannot be read: {error!s:.80}"

@@ -188,4 +188,4 @@ def test_unknown_derived_field_is_an_error():
     [("auto", "cpu", "mujoco"), ("auto", "gpu", "mjx"), ("auto", "tpu", "mjx"), ("mjx", "cpu", "mjx")],
 )
 def test_engine_is_picked_by_platform_unless_asked_for(engine, platform, expected):
-    assert pick_engine(engine, platform)[0] == expected
+    assert pick_engine(engine, platform).name == expected

@@ -167,7 +167,7 @@ def evaluated(task_class):
 
 def described(task):
     """The metadata of a task's policy, as in its files."""
-    model = NormalizedActorCritic(task.initial_learner()[1], ObservationNormalizer.init(task.obs_sizes))
+    model = NormalizedActorCritic(task.initial_learner().network, ObservationNormalizer.init(task.obs_sizes))
     _, metadata = described_policy(policy_context(task), model, Path("checkpoints/7"), Path())
     return json.loads(json.dumps(metadata))
 

@@ -213,7 +213,7 @@ def test_auto_keeps_mjx_where_native_mujoco_refuses_the_model_and_says_so(compar
 )
 def test_evaluations_step_natively_where_training_may(compared, engine, gap, is_native):
     task = compared(engine, gap)
-    assert (task.picked_engine[0] == "mujoco") == is_native
+    assert (task.picked_engine.name == "mujoco") == is_native
     assert (task.get_environment("mujoco", 1).physics is not None) == is_native
 
 

@@ -52,7 +52,7 @@ def test_evaluation_is_compiled_once_for_all_policies(monkeypatch):
     monkeypatch.setattr(evaluator, "advance_episodes", lambda *args: traces.append(1) or advance(*args))
     task = point_mass_task(num_devices=1, eval_num_envs=2)
     evaluate = evaluator.Evaluator(policy_context(task))
-    static = task.initial_learner()[1]
+    static = task.initial_learner().network
     returns = []
     for scale in (1.0, 2.0):
         model = jax.tree.map(lambda x, scale=scale: scale * x if isinstance(x, jax.Array) else x, static)
@@ -108,7 +108,7 @@ class Shorter(BipedTask):
 
 def test_robot_is_evaluated_in_native_mujoco_on_terms_of_its_own():
     evaluation = evaluator.Evaluator(policy_context(Evaluated(BipedConfig(num_devices=1))))(
-        Evaluated(BipedConfig(num_devices=1)).initial_learner()[1]
+        Evaluated(BipedConfig(num_devices=1)).initial_learner().network
     )
     # 0.06 s are 3 control steps of 0.02 s.
     assert (evaluation.figures["length"].mean, evaluation.figures["survival"].mean) == (3, 1)
@@ -169,7 +169,7 @@ def test_gap_is_the_difference_of_return_over_episodes_that_start_alike():
                 self.config
             ).get_environment("mujoco", num_devices=1)
 
-    model = Task(BipedConfig(num_devices=1)).initial_learner()[1]
+    model = Task(BipedConfig(num_devices=1)).initial_learner().network
     evaluation = evaluator.Evaluator(policy_context(Task(BipedConfig(num_devices=1, engine="mjx"))))(model)
     assert (evaluation.engine, evaluation.training_engine) == ("mujoco", "mjx")
     # 10 a second for 0.04 s, against 0.06 s.
@@ -213,7 +213,7 @@ def test_evaluation_does_not_depend_on_the_training_seed_but_on_its_own():
     figures = []
     for options in ({"seed": 0}, {"seed": 1}, {"seed": 1, "eval_seed": 1}):
         task = point_mass_task(num_devices=1, eval_num_envs=2, **options)
-        model = point_mass_task(num_devices=1).initial_learner()[1]
+        model = point_mass_task(num_devices=1).initial_learner().network
         figures.append(
             dataclasses.asdict(evaluator.Evaluator(policy_context(task))(model))["figures"]["return"]["mean"]
         )

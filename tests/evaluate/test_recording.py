@@ -66,7 +66,7 @@ def test_feet_are_all_named_sensors_of_the_robot_where_no_term_names_any():
 def test_command_that_a_curriculum_scales_and_named_sensors_are_recorded():
     task = Task(BipedConfig(num_devices=1, eval_num_envs=1))
     recorder = Recorder(task.eval_environment, seed=0, device=policy_context(task).device)
-    recording = recorder(task.initial_learner()[1], lambda: False)
+    recording = recorder(task.initial_learner().network, lambda: False)
     assert recording.commanded_velocity.shape == recording.velocity.shape
     assert (recording.commanded_velocity[:, 0] > 0).all()
     assert sorted(recording.touch) == ["knee_touch", "left_touch", "right_touch"]
@@ -80,7 +80,7 @@ def test_episodes_of_several_envs_are_each_as_long_as_they_lasted_and_the_first_
             return [terminations.TimeLimit(seconds=0.2), terminations.Custom(is_fast)]
 
     task = Fast(BipedConfig(num_devices=1))
-    env, device, model = task.eval_environment, policy_context(task).device, task.initial_learner()[1]
+    env, device, model = task.eval_environment, policy_context(task).device, task.initial_learner().network
     (alone,) = Recorder(env, seed=0, device=device).episodes(model, lambda: False)
     several = Recorder(env, seed=0, device=device, num_envs=8).episodes(model, lambda: False)
     lengths = [len(episode.reward) for episode in several]
@@ -92,7 +92,7 @@ def test_episodes_of_several_envs_are_each_as_long_as_they_lasted_and_the_first_
 
 def test_actions_of_an_episode_are_those_that_the_policy_took_by_the_names_of_what_they_drive():
     task = Unnamed(BipedConfig(num_devices=1, eval_num_envs=1))
-    model = task.initial_learner()[1]
+    model = task.initial_learner().network
     recording = Recorder(task.eval_environment, seed=0, device=policy_context(task).device)(model, lambda: False)
     episodes = start_episodes(task.eval_environment, model, episode_key(0), 1)
     output, _ = model(jax.tree.map(lambda x: x[0], episodes.env_state.obs), model.initial_carry())

@@ -27,13 +27,13 @@ def task():
 @pytest.fixture(scope="module")
 def recording(task):
     recorder = Recorder(task.eval_environment, seed=task.config.eval_seed, device=policy_context(task).device)
-    return recorder(task.initial_learner()[1], lambda: False)
+    return recorder(task.initial_learner().network, lambda: False)
 
 
 @pytest.mark.long
 def test_recording_is_the_episode_of_the_evaluations_first_env(task, recording):
     evaluator = Evaluator(policy_context(task))
-    results = evaluator._runner(task.initial_learner()[1], lambda: False)
+    results = evaluator._runner(task.initial_learner().network, lambda: False)
     assert len(recording.reward) == results.length[0]
     np.testing.assert_allclose(recording.reward.sum(), results.total_reward[0], rtol=1e-5)
     np.testing.assert_allclose(
@@ -54,7 +54,7 @@ def test_recording_holds_what_was_commanded_and_measured(recording):
 def test_recording_of_another_environment_has_rewards_alone():
     task = point_mass_task(num_devices=1)
     recorder = Recorder(task.eval_environment, seed=0, device=policy_context(task).device)
-    recording = recorder(task.initial_learner()[1], lambda: False)
+    recording = recorder(task.initial_learner().network, lambda: False)
     assert recording.model is None
     assert len(recording.reward) == 50
     assert list(recording.metrics) == ["distance"]

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ksim.learn.statistics import episode_metrics, finished_episodes
+from ksim.learn.statistics import episode_metrics, running_episodes
 from ksim.types import Trajectory
 
 
@@ -18,7 +18,7 @@ def make_trajectory(reward, done, terminated):
 def metrics_over(num_devices, reward, done, terminated, so_far):
     def one_device(reward, done, terminated, so_far):
         length = jnp.zeros(reward.shape[0], jnp.int32)
-        (return_et, length_et), _ = finished_episodes(reward, done, so_far, length)
+        (return_et, length_et), _ = running_episodes(reward, done, so_far, length)
         return episode_metrics(return_et, length_et, make_trajectory(reward, done, terminated), "device")
 
     split = [x.reshape(num_devices, -1, *x.shape[1:]) for x in (reward, done, terminated, so_far)]
@@ -28,7 +28,7 @@ def metrics_over(num_devices, reward, done, terminated, so_far):
 
 def test_episode_that_spans_rollouts_counts_what_came_before():
     reward, done = jnp.array([[1.0, 2.0, 4.0]]), jnp.array([[False, True, False]])
-    (return_et, length_et), (return_e, length_e) = finished_episodes(
+    (return_et, length_et), (return_e, length_e) = running_episodes(
         reward, done, jnp.array([10.0]), jnp.array([5], jnp.int32)
     )
     # 10 + 1 + 2 = 13 after 5 + 2 = 7 steps; then a new one with 4 after 1 step.

@@ -1,4 +1,4 @@
-"""Curricula of single environments: when a robot moves to another row of the terrain, by contexts made by hand."""
+"""Per-env curricula: when a robot moves to another row of the terrain, by contexts made by hand."""
 
 import dataclasses
 import functools

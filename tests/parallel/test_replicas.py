@@ -303,7 +303,7 @@ def test_rebroadcast_goes_on_with_equal_replicas_and_says_so(layout, tmp_path, m
 @pytest.mark.parametrize(("interval", "iterations"), [(None, []), (2, [2, 4]), (3, [3])])
 def test_replicas_are_due_at_the_interval(interval, iterations):
     task = point_mass_task(num_devices=2)
-    guard = ReplicaGuard(task.layout, task.initial_learner()[0], interval=interval, rebroadcasts=False)
+    guard = ReplicaGuard(task.layout, task.initial_learner().state, interval=interval, rebroadcasts=False)
     assert [i for i in range(1, 5) if guard.is_due(i)] == iterations
 
 

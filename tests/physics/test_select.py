@@ -9,7 +9,7 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.physics import compile_model, warp as warp_engine
 from ksim.physics.contact_sizes import ContactSizes, sizes_under_random_controls
-from ksim.physics.select import make_engine, pick_engine
+from ksim.physics.select import PickedEngine, make_engine, pick_engine
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.trials import tried_sizes
 from ksim.task.mdp import given_or_measured
@@ -52,8 +52,8 @@ def test_missing_package_is_an_error_that_says_what_to_install(monkeypatch):
 
 
 class PickedWarp(BipedConfig):
-    def picked_engine(self, platform):
-        return "warp", "auto"
+    def pick_engine(self, platform):
+        return PickedEngine("warp", "auto")
 
 
 def test_auto_takes_mjx_for_a_model_that_warp_refuses_and_says_why():

@@ -33,7 +33,9 @@ def trained(request, tmp_path_factory):
 def task_model(task, run_dir):
     learner = saved_learner(task, run_dir)
     leaves = iter(jax.tree.leaves(learner.params))
-    network = jax.tree.map(lambda x: jnp.asarray(next(leaves)) if eqx.is_array(x) else x, task.initial_learner()[1])
+    network = jax.tree.map(
+        lambda x: jnp.asarray(next(leaves)) if eqx.is_array(x) else x, task.initial_learner().network
+    )
     return NormalizedActorCritic(network, jax.tree.map(jnp.asarray, learner.normalizer))
 
 
@@ -160,7 +162,7 @@ def test_policy_that_cannot_be_exported_is_said_when_it_is_wanted(tmp_path):
 
 def test_checkpoint_of_a_learner_alone_has_no_program(tmp_path):
     task = point_mass_task(num_devices=1)
-    save_learner(task, tmp_path / "run", 1, task.initial_learner()[0])
+    save_learner(task, tmp_path / "run", 1, task.initial_learner().state)
     with pytest.raises(ConfigError, match="holds no program of its policy"):
         ksim.load_policy(tmp_path / "run")
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from ksim.ppo.ppo import stratified_minibatches
+from ksim.ppo.minibatches import stratified_minibatches
 
 NUM_ENVS, NUM_BATCHES, NUM_PASSES = 24, 3, 2
 

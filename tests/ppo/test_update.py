@@ -13,9 +13,9 @@ from ksim.learn.guards import UpdateState
 from ksim.learn.learner import initial_learner_state, static_leaves
 from ksim.nn import MlpActorCritic
 from ksim.parallel.collectives import mean_across_devices
-from ksim.ppo.gradient_sync import GradientSync
 from ksim.ppo.losses import Minibatch, ppo_loss
-from ksim.ppo.ppo import adapt_learning_rate, stratified_minibatches, update
+from ksim.ppo.minibatches import GradientSync, stratified_minibatches, update
+from ksim.ppo.ppo import adapt_learning_rate
 from tests.support.hlo import all_reduces
 from tests.support.hyperparameters import make_hyper
 from tests.support.tasks import point_mass_task, train_iterations

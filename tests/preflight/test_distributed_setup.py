@@ -65,7 +65,7 @@ def test_bytes_are_those_of_the_state_that_training_holds():
     # The env batch has the return and the length of the running episode besides: 8 bytes for each of 8 envs.
     assert setup.env_state_bytes_per_device == num_bytes(state.envs) // 2 - 8 * 8
     placed = task.layout.place(state)
-    collect = bind_axis(task.make_train_step(None).learner.collect, task.device_axis)
+    collect = bind_axis(task.make_train_step(None).algorithm.collect, task.device_axis)
     rollout = jax.eval_shape(collect, state, state.learner.key)[0].trajectory
     assert setup.rollout_bytes_per_device > num_bytes(rollout) // 2
     on_device = dict.fromkeys(task.layout.devices, 0)

@@ -1,4 +1,4 @@
-"""Curricula of single envs, in rollouts: each env moves at its own ends of episodes, and starts where it has moved."""
+"""Per-env curricula in rollouts: each env moves at its own ends of episodes, and starts where it has moved."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,8 @@ import ksim
 from ksim.checkpoint.format import read_checkpoint
 from ksim.mdp import observations, rewards, terminations
 from ksim.rollout.environment import check_environment
-from ksim.rollout.unroll import env_keys, initial_env_states, initial_next_starts, unroll
+from ksim.rollout.starts import env_keys, initial_env_states, initial_next_starts
+from ksim.rollout.unroll import unroll
 from tests.support.checkpoints import newest
 from tests.support.damaged_runs import assert_same_metrics
 from tests.support.still import Still
@@ -174,7 +175,7 @@ def run(run_dir, max_iterations, **options):
 
 
 def levels_of(run_dir):
-    """The arrays of a run's newest checkpoint that hold levels of single envs or what they depend on."""
+    """The arrays of a run's newest checkpoint that hold per-env levels or what they depend on."""
     arrays = read_checkpoint(newest(run_dir)).arrays
     inner = "envs.env_state.inner."
     return {name: arrays[f"{inner}{name}['lean']"] for name in ("levels", "next_levels", "levels_above_one")}
@@ -197,7 +198,7 @@ def test_resumed_run_has_the_levels_of_the_whole_one_also_on_other_numbers_of_de
 
 def test_checkpoint_holds_the_levels_of_single_envs_only_where_there_are_some():
     class Shared(CartPoleTask):
-        """All that a task had before there were curricula of single envs."""
+        """All that a task had before there were per-env curricula."""
 
         def get_curricula(self, physics_model):
             curricula = super().get_curricula(physics_model)

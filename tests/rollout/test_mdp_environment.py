@@ -106,7 +106,7 @@ def test_env_whose_state_is_not_finite_is_reset_and_counted_and_disturbs_no_othe
     healthy, sick = (task.initial_state() for _ in range(2))
     where = lambda s: s.envs.env_state.inner.physics.qpos
     sick = eqx.tree_at(where, sick, where(sick).at[3, 2].set(jnp.nan))
-    step = jax.jit(task.make_train_step(None).learner.collect)
+    step = jax.jit(task.make_train_step(None).algorithm.collect)
     (calm, _), (blown, envs) = (step(s, jax.random.key(0)) for s in (healthy, sick))
     calm, blown = calm.trajectory, blown.trajectory
     # Cut, and not the robot's fault: its value goes on.

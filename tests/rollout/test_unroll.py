@@ -8,7 +8,8 @@ import pytest
 from ksim import ConfigError, Environment, EnvState
 from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian
 from ksim.rollout.environment import check_environment
-from ksim.rollout.unroll import initial_env_states, unroll
+from ksim.rollout.starts import initial_env_states
+from ksim.rollout.unroll import unroll
 
 
 class Countdown(Environment):

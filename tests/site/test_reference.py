@@ -16,7 +16,7 @@ from tests.support.processes import ROOT
 SPHINX = pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="needs the extra `site`")
 API = {path.name: path.read_text() for path in (ROOT / "docs/site/api").glob("*.rst")}
 # What terms are made with, not terms: no page lists them.
-HELPERS = {"ksim.mdp.contacts", "ksim.mdp.motion", "ksim.mdp.term"}
+HELPERS = {"ksim.mdp.contacts", "ksim.mdp.motion", "ksim.mdp.term", "ksim.mdp.term_errors"}
 
 
 def test_every_module_of_terms_is_on_a_page():

@@ -19,7 +19,7 @@ def newest(run_dir):
 
 def saved_learner(task, run_dir):
     """The learner in the newest checkpoint of a run."""
-    return restored(read_checkpoint(newest(run_dir)), task.initial_learner()[0], "learner")
+    return restored(read_checkpoint(newest(run_dir)), task.initial_learner().state, "learner")
 
 
 def save_learner(task, run_dir, iteration, learner):
@@ -32,7 +32,7 @@ def save_learner(task, run_dir, iteration, learner):
 def save_run(task, run_dir, iteration=1):
     """Writes what a run leaves that ends after so many iterations and has learned nothing; returns its state."""
     state = task.initial_state()
-    model = NormalizedActorCritic(task.initial_learner()[1], state.learner.normalizer)
+    model = NormalizedActorCritic(task.initial_learner().network, state.learner.normalizer)
     progress = dict.fromkeys(KEPT, iteration)
     document = run_document(task, iteration=iteration, progress=progress, last_episodes={"return": 1.5})
     arrays = named_arrays(state) | PolicyExport(model, task.obs_sizes).arrays()

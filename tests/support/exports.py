@@ -19,7 +19,7 @@ def export_moving_policy(task, out_dir):
     # From random numbers, or all actions would be near 0.
     keys = iter(jax.random.split(jax.random.key(3), 100))
     moved = lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape) if eqx.is_inexact_array(x) else x
-    network = jax.tree.map(moved, task.initial_learner()[1])
+    network = jax.tree.map(moved, task.initial_learner().network)
     model = NormalizedActorCritic(network, ObservationNormalizer.init(task.obs_sizes))
     for name, content in exported_files(task, model, out_dir / "checkpoints/7", out_dir).items():
         (out_dir / name).write_bytes(content)

@@ -15,7 +15,7 @@ import numpy as np
 from ksim.parallel.collectives import global_env_index
 from ksim.parallel.multihost import is_main_process, wait_for_all
 from ksim.parallel.placement import unwrap_keys
-from ksim.ppo.ppo import stratified_minibatches
+from ksim.ppo.minibatches import stratified_minibatches
 from ksim.task.overrides import parse_overrides
 from ksim.train.timing import scalars
 from tests.support.motion_tasks import FloaterConfig, TiltedFloaterTask
@@ -68,7 +68,7 @@ def run(task, start, step, num_iterations=NUM_ITERATIONS):
 
     def minibatches(state):
         num_local_envs = num_envs // layout.num_devices
-        # As in TrainStep.improve.
+        # As in TrainStep.learn.
         key = jax.random.split(jax.random.fold_in(state.learner.key, state.learner.iteration))[1]
         index_mb = stratified_minibatches(
             key, num_local_envs, num_batches=hyper.num_batches, num_passes=hyper.num_passes, axis_name=layout.axis_name

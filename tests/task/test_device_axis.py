@@ -13,7 +13,7 @@ from ksim.mdp import curriculum, rewards
 from ksim.parallel.collectives import bind_axis
 from ksim.parallel.layout import make_layout
 from ksim.preflight.start import print_terms, term_rows
-from ksim.rollout.unroll import env_keys
+from ksim.rollout.starts import env_keys
 from tests.support.programs import operations
 from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
@@ -195,5 +195,5 @@ def test_custom_synchronisation_is_called_on_a_single_device_as_well():
 
     task = make(Stopped)
     state, _ = train_iterations(task, 1)
-    params = task.layout.first(state.learner).params, task.initial_learner()[0].params
+    params = task.layout.first(state.learner).params, task.initial_learner().state.params
     jax.tree.map(np.testing.assert_array_equal, *params)

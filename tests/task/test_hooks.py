@@ -185,7 +185,7 @@ def test_network_without_memory_is_adapted_trained_resumed_evaluated_and_exporte
 
 
 def test_adapted_network_has_a_learned_std_that_starts_from_the_option():
-    model = task_of("_get_initial_model", lambda self, rng: PlainNetwork(rng), init_std=0.7).initial_learner()[1]
+    model = task_of("_get_initial_model", lambda self, rng: PlainNetwork(rng), init_std=0.7).initial_learner().network
     assert isinstance(model, AdaptedActorCritic)
     output, carry = model({"actor": jnp.ones(2)}, None)
     np.testing.assert_allclose(output.distribution.std, [0.7], rtol=1e-6)
@@ -195,7 +195,7 @@ def test_adapted_network_has_a_learned_std_that_starts_from_the_option():
 
 
 def test_network_of_all_groups_that_returns_a_distribution_keeps_its_std():
-    model = task_of("_get_initial_model", lambda self, rng: OfGroups(rng)).initial_learner()[1]
+    model = task_of("_get_initial_model", lambda self, rng: OfGroups(rng)).initial_learner().network
     assert isinstance(model, AdaptedActorCritic)
     assert model.described() == "OfGroups, adapted: all groups of the observation to (distribution, value)"
     np.testing.assert_allclose(model({"actor": jnp.ones(2)}, None)[0].distribution.std, [0.3], rtol=1e-6)

@@ -96,7 +96,7 @@ def test_network_that_returns_a_mean_is_squashed():
         def _get_initial_model(self, rng):
             return Mean()
 
-    model = Mine(PointMassConfig(num_envs=8, num_devices=1, squash=True)).initial_learner()[1]
+    model = Mine(PointMassConfig(num_envs=8, num_devices=1, squash=True)).initial_learner().network
     output, _ = model({"actor": jnp.ones(2)}, None)
     np.testing.assert_allclose(output.distribution.mode(), np.tanh(2.0), rtol=1e-6)
 
@@ -108,7 +108,7 @@ class Mean(eqx.Module):
 
 def test_standard_deviation_stays_above_the_option():
     for std in ("state_independent", "learned"):
-        model = point_mass_task(min_std=0.3, init_std=0.3, std=std, num_devices=1).initial_learner()[1]
+        model = point_mass_task(min_std=0.3, init_std=0.3, std=std, num_devices=1).initial_learner().network
         low = eqx.tree_at(lambda model: model.head.log_std, model, jnp.full(1, -9.0))
         np.testing.assert_allclose(low({"actor": jnp.ones(2)}, None)[0].distribution.std, 0.3, rtol=1e-6)
     assert PointMassConfig().min_std == MIN_STD

@@ -127,8 +127,8 @@ def test_reductions_counted_are_those_of_the_compiled_program(mode):
 
     start, axis = point_mass_task(num_devices=1).initial_state(), task.device_axis
     plain = point_mass_task(num_devices=1, **options).make_train_step(None)
-    collected = jax.eval_shape(bind_axis(plain.roll_out, axis), start.envs, start.learner)[1]
-    counted = count_reductions(task.make_train_step(axis).improve, axis, start.learner, collected)
+    collected = jax.eval_shape(bind_axis(plain.collect, axis), start.envs, start.learner)[1]
+    counted = count_reductions(task.make_train_step(axis).learn, axis, start.learner, collected)
     assert counted == in_program
 
 

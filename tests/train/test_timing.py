@@ -121,11 +121,11 @@ def test_timing_puts_no_callback_into_a_program_nor_a_collective_into_the_rollou
     task.check()
     state = task.layout.place(task.initial_state())
     step = task.make_train_step(task.layout.axis_name)
-    roll_out = task.layout.map(lambda envs, learner: step.roll_out(envs, learner))
+    collect = task.layout.map(lambda envs, learner: step.collect(envs, learner))
     whole = task.layout.map(lambda state: step(state)).lower(state).as_text()
     assert "all_reduce" in whole
     assert "callback" not in whole  # which would keep it out of the compilation cache
-    assert "all_reduce" not in roll_out.lower(state.envs, state.learner).as_text()
+    assert "all_reduce" not in collect.lower(state.envs, state.learner).as_text()
 
 
 def test_times_are_those_of_the_slowest_rollout_and_the_shortest_update():

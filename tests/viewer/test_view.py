@@ -58,7 +58,7 @@ def test_view_of_what_cannot_be_seen_exits_with_2(arguments, words, capsys):
 def run_dir(tmp_path):
     """A run directory with a checkpoint of the point mass that has learned nothing."""
     task = point_mass_task(num_devices=1, engine="mujoco")
-    save_learner(task, tmp_path / "run", 1, task.initial_learner()[0])
+    save_learner(task, tmp_path / "run", 1, task.initial_learner().state)
     return tmp_path / "run"
 
 
@@ -79,7 +79,7 @@ def test_view_without_a_mujoco_model_or_viser_is_refused(run_dir, hides_viser, w
 
 def test_view_says_where_the_page_is_and_ends_with_ctrl_c(tmp_path, monkeypatch, capsys):
     task = BipedTask(BipedConfig(num_devices=1, engine="mujoco"))
-    save_learner(task, tmp_path / "run", 1, task.initial_learner()[0])
+    save_learner(task, tmp_path / "run", 1, task.initial_learner().state)
     shown = []
 
     def interrupt_at_the_third_frame(self, real_time_factor):
@@ -108,7 +108,7 @@ def test_view_says_where_the_page_is_and_ends_with_ctrl_c(tmp_path, monkeypatch,
 
 def test_newer_checkpoint_of_a_run_in_progress_is_shown_and_a_damaged_one_is_not(tmp_path):
     task = BipedTask(BipedConfig(num_devices=1, engine="mujoco"))
-    learner, run_dir = task.initial_learner()[0], tmp_path / "run"
+    learner, run_dir = task.initial_learner().state, tmp_path / "run"
     save_learner(task, run_dir, 1, learner)
     viewing = BipedTask(BipedConfig(run_mode="view", checkpoint=str(run_dir), num_devices=1, engine="mujoco"))
     path, context, model = load_task_policy(viewing)
@@ -141,7 +141,7 @@ def test_view_of_a_run_in_progress_waits_for_its_first_checkpoint(tmp_path, caps
     with pytest.raises(ConfigError, match="must be a run's directory with checkpoints"):  # nobody trains there
         make_config(BipedConfig(), argv, "biped_task")
     with locked(run_dir):
-        save = threading.Timer(1.0, save_learner, (task, run_dir, 1, task.initial_learner()[0]))
+        save = threading.Timer(1.0, save_learner, (task, run_dir, 1, task.initial_learner().state))
         save.start()
         assert make_config(BipedConfig(), argv, "biped_task").engine == "mujoco"  # an option of the run
         save.join()

@@ -45,7 +45,7 @@ def recorded(request):
     """A task, and observations of a short rollout of it, (time, env, features)."""
     task = TASKS[request.param]()
     task.environment = env = task.eval_environment
-    model = NormalizedActorCritic(task.initial_learner()[1], ObservationNormalizer.init(task.obs_sizes))
+    model = NormalizedActorCritic(task.initial_learner().network, ObservationNormalizer.init(task.obs_sizes))
 
     @jax.jit
     def record(key):
