@@ -156,7 +156,7 @@ def test_failure_rates_are_higher_where_the_motion_cannot_be_tracked(on_one):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not IS_FULL, reason="as the levels of single environments, which CI tries: KSIM_TESTS=full")
+@pytest.mark.skipif(not IS_FULL, reason="as per-env levels, which CI tries: KSIM_TESTS=full")
 def test_failure_rates_go_on_from_a_checkpoint_on_another_number_of_devices(on_one, tmp_path):
     options = {"run_dir": str(tmp_path / "run"), "save_every_n_iterations": 1}
     assert TiltedFloaterTask(FloaterConfig(num_devices=2, max_iterations=2, **options)).run().exit_code == 0
