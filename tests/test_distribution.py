@@ -20,10 +20,10 @@ from packaging.utils import canonicalize_name
 import ksim
 from tests.end_to_end.stand_in import view
 from tests.support.processes import ROOT, environment, free_port
-from tests.support.scale import IS_FULL
+from tests.support.scale import only_in_full
 
 pytestmark = pytest.mark.long
-EXTRAS = pytest.mark.skipif(not IS_FULL, reason="an environment for each extra: KSIM_TESTS=full")
+EXTRAS = only_in_full("an environment for each extra")
 TRAIN = ("num_envs=16", "max_iterations=2", "eval_at_end=false", "video=false", "plots=false")
 NOT_OURS = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "runs")
 

@@ -8,7 +8,7 @@ import pytest
 from examples.point_mass import PointMassConfig, PointMassTask
 from examples.quadruped import QuadrupedConfig, QuadrupedTask
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
-from tests.support.scale import IS_FULL, long, scale
+from tests.support.scale import long, only_in_full, scale
 from tests.support.tasks import train_iterations
 
 
@@ -33,7 +33,7 @@ def test_ppo_solves_the_point_mass(model, num_devices):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not IS_FULL, reason="compiles the humanoid for one and for four devices: KSIM_TESTS=full")
+@only_in_full("compiles the humanoid for one and for four devices")
 @pytest.mark.usefixtures("optimized")
 def test_humanoid_earns_the_same_on_one_and_four_devices():
     histories = {}
@@ -47,7 +47,7 @@ def test_humanoid_earns_the_same_on_one_and_four_devices():
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not IS_FULL, reason="compiles MJX for whole robots: KSIM_TESTS=full")
+@only_in_full("compiles MJX for whole robots")
 @pytest.mark.parametrize(
     ("make_task", "make_config", "options"),
     [

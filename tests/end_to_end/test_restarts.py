@@ -12,7 +12,7 @@ from ksim.task.overrides import parse_overrides
 from tests.end_to_end.stand_in import with_last_values
 from tests.end_to_end.test_processes import SMALL, processes_of, read_metrics
 from tests.support.processes import finish, read_until, start
-from tests.support.scale import IS_FULL, scale
+from tests.support.scale import only_in_full, scale
 
 SAVED = ("run_dir=run", "save_every_n_iterations=10")
 
@@ -81,7 +81,7 @@ def test_run_whose_directory_nobody_gave_goes_on_in_it_until_it_is_stopped(tmp_p
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not IS_FULL, reason="a job of three processes, restarted twice: KSIM_TESTS=full")
+@only_in_full("a job of three processes, restarted twice")
 def test_number_of_processes_that_does_not_divide_the_environments_is_passed_over(tmp_path):
     options = ("num_envs=9", "num_batches=3", "max_iterations=20")
     output = finish_mortal_job(tmp_path, 3, ("--max-restarts", "1", "--min-nproc", "1"), "15:2", *options)

@@ -14,7 +14,7 @@ from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
 from tests.end_to_end.stand_in import with_last_values
 from tests.support.processes import ROOT, exit_code
-from tests.support.scale import IS_FULL
+from tests.support.scale import only_in_full
 from tests.support.tasks import WITHOUT_REPORTS
 
 # The packages warn of much that is theirs.
@@ -129,7 +129,7 @@ def test_environment_that_a_program_registers_is_found_by_its_name(playground):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not IS_FULL, reason="trains environments that other tests train: KSIM_TESTS=full")
+@only_in_full("trains environments that other tests train")
 def test_commands_of_the_page_on_environments_train(playground, tmp_path, capsys):
     page = (ROOT / "docs" / "own_environment.md").read_text()
     commands = re.findall(r"^python -m ksim\.envs\.(\w+) (.*)", page, re.MULTILINE)

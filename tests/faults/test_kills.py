@@ -8,7 +8,7 @@ import pytest
 from ksim.checkpoint.format import list_checkpoints, read_checkpoint
 from ksim.log.jsonl import read_metrics
 from tests.support.damaged_runs import assert_same_metrics, read_lines, train, train_here
-from tests.support.scale import IS_FULL, scale
+from tests.support.scale import only_in_full, scale
 
 pytestmark = pytest.mark.long
 
@@ -52,7 +52,7 @@ def test_run_killed_again_and_again_is_the_run_that_nobody_killed(tmp_path):
     assert evaluated("killed") == evaluated("whole")
 
 
-@pytest.mark.skipif(not IS_FULL, reason="four trainings one after the other: KSIM_TESTS=full")
+@only_in_full("four trainings one after the other")
 def test_run_goes_on_alike_on_other_numbers_of_devices_and_in_another_layout(tmp_path):
     task = "cart_pole"
     options = ("save_every_n_iterations=1", "eval_at_end=false")
@@ -65,7 +65,7 @@ def test_run_goes_on_alike_on_other_numbers_of_devices_and_in_another_layout(tmp
     assert_same_metrics(tmp_path / "moved", tmp_path / "whole", 1e-5)
 
 
-@pytest.mark.skipif(not IS_FULL, reason="restarts change the number of processes as well: KSIM_TESTS=full")
+@only_in_full("restarts change the number of processes as well")
 def test_run_of_one_process_goes_on_alike_in_two(tmp_path):
     options = ("save_every_n_iterations=1", "eval_at_end=false", "num_devices=1")
     train_here(*options, "max_iterations=6", "run_dir=whole")

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import gpu
 from tests.support.processes import ROOT, environment
-from tests.support.scale import IS_FULL
+from tests.support.scale import only_in_full
 
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 
@@ -57,7 +57,7 @@ def test_measurement_that_fails_is_a_row_and_the_others_are_kept(monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not IS_FULL, reason="compiles MJX for minutes: KSIM_TESTS=full")
+@only_in_full("compiles MJX for minutes")
 def test_script_runs_tests_and_walking_on_a_cpu_and_writes_the_table(tmp_path):
     out = tmp_path / "gpu.md"
     done = run("--platform", "cpu", "--out", str(out))

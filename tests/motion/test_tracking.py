@@ -15,7 +15,7 @@ from ksim.physics.names import place_base
 from tests.support.checkpoints import newest
 from tests.support.motion_tasks import FloaterConfig, FloaterTask, TiltedFloaterTask
 from tests.support.recorded import run_job
-from tests.support.scale import IS_FULL
+from tests.support.scale import only_in_full
 from tests.support.tasks import train_iterations
 
 
@@ -123,7 +123,7 @@ def on_one():
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not IS_FULL, reason="as other algorithms, which CI tries in two processes: KSIM_TESTS=full")
+@only_in_full("as other algorithms, which CI tries in two processes")
 def test_training_is_the_same_in_two_processes_of_two_devices(on_one, tmp_path):
     job, reference = run_job(tmp_path, "floater", 4), on_one[0].learner
     np.testing.assert_allclose(job.learner.levels["starts"], reference.levels["starts"], rtol=1e-6)
@@ -156,7 +156,7 @@ def test_failure_rates_are_higher_where_the_motion_cannot_be_tracked(on_one):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not IS_FULL, reason="as per-env levels, which CI tries: KSIM_TESTS=full")
+@only_in_full("as per-env levels, which CI tries")
 def test_failure_rates_go_on_from_a_checkpoint_on_another_number_of_devices(on_one, tmp_path):
     options = {"run_dir": str(tmp_path / "run"), "save_every_n_iterations": 1}
     assert TiltedFloaterTask(FloaterConfig(num_devices=2, max_iterations=2, **options)).run().exit_code == 0

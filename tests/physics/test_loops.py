@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from ksim.errors import ConfigError
-from ksim.mdp import observations, randomizers, resets
+from ksim.mdp import randomizers, resets
 from ksim.physics import ModelActuators, compile_model
 from ksim.physics.trees import CLOSED, Loops
 from ksim.preflight.start import _loops_in_words
 from ksim.robot.scene import set_pose
-from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
+from tests.support.starts import starting_environment
 
 FOUR_BAR = """
 <mujoco>
@@ -67,19 +67,8 @@ def test_pose_with_closed_loops_stays_exactly_as_it_is():
     ids=["RandomJointPositions", "ToPose", "RandomJointZero", "RandomGravity"],
 )
 def test_episodes_when_terms_set_joints_start_with_closed_loops(start, drawn):
-    actuators = ModelActuators()
-    mdp = Mdp(
-        observations={"actor": {"position": observations.JointPosition()}},
-        rewards={},
-        commands={},
-        terminations={},
-        resets={str(i): term for i, term in enumerate(start)},
-        events={},
-        randomizers={str(i): term for i, term in enumerate(drawn)},
-        actuators=actuators,
-    )
-    model = compile_model(four_bar(), dt=0.004, ctrl_dt=0.02, edits=[actuators.edit_spec])
-    env = MdpEnvironment(mdp, mdp.make_engine("mujoco", model))
+    model = compile_model(four_bar(), dt=0.004, ctrl_dt=0.02, edits=[ModelActuators().edit_spec])
+    env = starting_environment("mujoco", model, start, drawn)
     state_e = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 16))
     inner = state_e.inner
     varies = np.ptp(inner.physics.qpos if start else inner.overrides["qpos0"], axis=0)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ksim.errors import ConfigError
-from ksim.mdp import observations, resets
-from ksim.physics import ModelActuators, compile_model
+from ksim.mdp import resets
+from ksim.physics import compile_model
 from ksim.physics.select import make_engine
-from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from tests.support.engines import ENGINES, MJX
+from tests.support.starts import starting_environment
 
 SERVO = """
 <mujoco>
@@ -77,18 +77,7 @@ def model_of(mjcf):
 
 
 def make_environment(engine, mjcf, *terms):
-    model = model_of(mjcf)
-    mdp = Mdp(
-        observations={"actor": {"position": observations.JointPosition()}},
-        rewards={},
-        commands={},
-        terminations={},
-        resets={str(i): term for i, term in enumerate(terms)},
-        events={},
-        randomizers={},
-        actuators=ModelActuators(),
-    )
-    return MdpEnvironment(mdp, mdp.make_engine(engine, model))
+    return starting_environment(engine, model_of(mjcf), terms)
 
 
 def episode(engine, mjcf, *terms, steps=50):

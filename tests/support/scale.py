@@ -15,6 +15,11 @@ def scale(short: T, full: T) -> T:
     return full if IS_FULL else short
 
 
+def only_in_full(reason: str) -> pytest.MarkDecorator:
+    """Marks a test that is skipped unless all cases are tried."""
+    return pytest.mark.skipif(not IS_FULL, reason=f"{reason}: KSIM_TESTS=full")
+
+
 def long(*rows: tuple[Any, ...]) -> list[Any]:
     """Rows to parametrize a test by, marked as long."""
     return [pytest.param(*row, marks=pytest.mark.long) for row in rows]

@@ -16,7 +16,7 @@ from benchmarks.learning_task import measured, task_of
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.errors import ConfigError
 from tests.support.processes import ROOT
-from tests.support.scale import IS_FULL
+from tests.support.scale import only_in_full
 
 POINT_MASS = "examples.point_mass:PointMassTask"
 
@@ -177,7 +177,7 @@ def test_run_of_ksim_that_was_cut_off_is_resumed(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not IS_FULL, reason="trains with Brax's PPO for a minute: KSIM_TESTS=full")
+@only_in_full("trains with Brax's PPO for a minute")
 def test_brax_trains_and_is_evaluated(tmp_path, monkeypatch):
     pytest.importorskip("brax", reason="needs brax: pip install -e '.[brax]'")
     monkeypatch.chdir(ROOT)
