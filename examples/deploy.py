@@ -334,7 +334,7 @@ class Robot:
         return action
 
     def _around(self, action: np.ndarray, command: str) -> np.ndarray:
-        """The action that moves the targets away from the commanded frame of a motion as this one from the pose."""
+        """The action shifted so that it offsets targets from the motion's commanded frame, not the default pose."""
         frame = self.motions[command]["qpos"][int(self.command[command][0]), self._driven]
         return action + (frame - self.default_qpos[self._driven]) / self._scale
 
@@ -392,8 +392,8 @@ class Robot:
     def has_fallen(self) -> bool:
         """Whether the simulation blew up, the base is tilted by more than 60 degrees, or it has sunk.
 
-        It has if it is lower than at the start, or than in the motion that is followed, by more than half the height
-        of the robot's centre of mass above the ground at the start.
+        Sunk means lower than at the start, or than in the followed motion, by more than half the initial height of the
+        robot's centre of mass above the ground.
         """
         if not np.isfinite(self.data.qpos).all():
             return True
@@ -490,7 +490,7 @@ def phase_clock(robot: Robot, period_s: float, side_offset: float = 0.5) -> np.n
 
 
 def coming_frames(robot: Robot, command: str, steps: Sequence[int]) -> list[int]:
-    """The frames that a motion command will ask for in so many control steps; at the end of its clip the last one."""
+    """The frames of a motion command, `steps` control steps ahead but no later than the last of its clip."""
     frame, last = int(robot.command[command][0]), robot.motions[command]["last"][robot.clip]
     return [min(frame + step, last) for step in steps]
 
@@ -670,7 +670,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(f"there is no robot file {mjcf}; give the MJCF file of the training with --robot")
         robot = Robot(mjcf, metadata)
     ask(robot, options, parser)
-    # Where a function of the user's has a part in it, an error may be its own, and shows where it happens.
+    # With the user's own observations, an error may come from them, so show its traceback.
     with contextlib.nullcontext() if OWN_OBSERVATIONS else metadata_of(options.policy):
         for _ in range(2):  # the second step uses what the first one returned
             robot.step(policy(observe(robot, metadata)))

@@ -29,8 +29,8 @@ class UnitreeG1Task(legged.LeggedTask[legged.LeggedConfig]):
             Foot("left_foot", "l_ankle_roll_link", pos=(0.035, 0.0, -0.03), size=(0.099, 0.024, 0.004)),
             Foot("right_foot", "r_ankle_roll_link", pos=(0.035, 0.0, -0.03), size=(0.099, 0.024, 0.004)),
         ),
-        # Joints in rad, where episodes start and actions are relative to. From legs bent so that the feet are under the
-        # centre of mass: it stood for 3 s, helped against falling over.
+        # Default pose (episode start, origin of actions), in rad. From legs bent so that the feet are under the centre
+        # of mass: it stood for 3 s, helped against falling over.
         pose={
             "torso_joint": 0.0,
             "*_shoulder_pitch_joint": 0.0,
@@ -97,14 +97,14 @@ class UnitreeG1Task(legged.LeggedTask[legged.LeggedConfig]):
         period_s=0.72,
         phases=(0.0, 0.5),
         swing_m=0.063,
-        # By so many rad the joints of each leg bend to lift its foot by 1.6 * swing_m: servos lag behind.
+        # Bend of each leg's joints, in rad, that lifts its foot by 1.6 * swing_m: servos lag behind.
         bends=(
             {"l_leg_hip_pitch_joint": -0.35, "l_leg_knee_joint": 0.71, "l_leg_ankle_pitch_joint": -0.36},
             {"r_leg_hip_pitch_joint": -0.35, "r_leg_knee_joint": 0.71, "r_leg_ankle_pitch_joint": -0.36},
         ),
         # Highest speed in m/s: it grows with the root of the height, as animals' does.
         forward=0.9,
-        # The torque that holds the weight at arm's length of the height costs about 0.2.
+        # A torque of weight times base height costs about 0.2.
         effort=5e-6,
         # In the origin of the base: the file has none.
         imu="imu_",

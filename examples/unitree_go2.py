@@ -27,7 +27,7 @@ class UnitreeGo2Task(legged.LeggedTask[legged.LeggedConfig]):
             Foot(f"{leg}_foot", f"{leg}_calf", pos=(-0.002, 0.0, -0.213), size=(0.026, 0.026, 0.026))
             for leg in ("FL", "FR", "RL", "RR")
         ),
-        # Joints in rad, where episodes start and actions are relative to. From keyframe 'home': it stood for 3 s.
+        # Default pose (episode start, origin of actions), in rad. From keyframe 'home': it stood for 3 s.
         pose={"*_hip_leg_joint": 0.0, "*_thigh_leg_joint": 0.9, "*_calf_leg_joint": -1.8},
         # Heights in m: of the base, of the base once the servos have given way, of the feet's boxes.
         height=0.288,
@@ -44,7 +44,7 @@ class UnitreeGo2Task(legged.LeggedTask[legged.LeggedConfig]):
         swing_m=0.045,
         # Highest speed in m/s: it grows with the root of the height, as animals' does.
         forward=0.7,
-        # The torque that holds the weight at arm's length of the height costs about 0.2.
+        # A torque of weight times base height costs about 0.2.
         effort=2e-4,
         # In the origin of the base: the file has none.
         imu="imu_",

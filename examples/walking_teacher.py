@@ -1,4 +1,4 @@
-"""The walking humanoid with eyes that no robot has: the teacher of examples.walking_student.
+"""The walking humanoid with privileged observations: teacher of examples.walking_student.
 
 python -m examples.walking_teacher
 """

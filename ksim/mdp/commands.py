@@ -26,8 +26,8 @@ class AbstractCommand(Term):
     """A vector that tells the robot what to do. It may change during the episode.
 
     Attributes:
-        has_course: Whether the command runs its own course to the end of an episode, such as a motion. Viewers set the
-            numbers of others, and start again where an episode with a course is truncated.
+        has_course: Whether the command follows a fixed course to the episode's end, as a motion does. Viewers let the
+            user set other commands, and restart a truncated episode with a course.
     """
 
     has_course: ClassVar[bool] = False

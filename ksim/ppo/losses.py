@@ -74,12 +74,12 @@ def generalized_advantages(
 def normalize_advantages(
     advantage_et: Float[Array, "e t"], axis_name: str | None, *, min_std: Float[Array, ""] | float = 0.0
 ) -> tuple[Float[Array, "e t"], Float[Array, ""]]:
-    """Advantages with mean 0 and variance 1, or less, over the batch of all devices, and their variance before.
+    """Advantages normalised over all devices to mean 0 and variance at most 1, and their original variance.
 
     If they were normalised per device, the averaged gradient would depend on the number of devices.
 
     Args:
-        min_std: They are divided by no less than this, so that they stay small where they are only noise.
+        min_std: Least divisor of the advantages, which keeps them small if they are only noise.
     """
     chex.assert_rank(advantage_et, 2)
     mean, variance = moments_across_devices(advantage_et, axis_name)
@@ -149,7 +149,7 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, ""]:
 
 
 def rewarded_entropy(distribution: AbstractDistribution) -> Float[Array, "*batch"]:
-    """Entropy that the bonus counts, in nats: without bounds, a standard deviation above 1 counts as 1.
+    """Entropy that earns the bonus, in nats. If actions are unbounded, a `std` above 1 counts as 1.
 
     Environments clip actions that leave their range, mostly from -1 to 1. Noise beyond it costs nothing there, so a
     bonus for it would raise the standard deviation without end.

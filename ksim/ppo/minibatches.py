@@ -43,7 +43,7 @@ class MinibatchHyperparameters:
 
     @property
     def minibatches_before_step(self) -> int:
-        """Minibatches of an iteration whose gradients are those of the parameters at its start."""
+        """Number of minibatches before the first optimizer step of an iteration."""
         return self.grad_sync_period if self.grad_sync_mode == "accumulate" else 1
 
 

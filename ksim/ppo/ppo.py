@@ -43,7 +43,7 @@ LossInputs = Callable[[Trajectory, Normalize], PyTree]
 MIN_ADVANTAGE_STD = 0.03
 """Least divisor of advantages, in standard deviations of all value targets so far, where values are normalised.
 
-Where a policy earns all there is, or where nothing is rewarded, advantages are noise. Magnified to a variance of 1,
+If a policy earns the maximum, or nothing is rewarded, advantages are noise. Magnified to a variance of 1,
 they would move the policy away from its peak. Hafner et al. 2023 (arXiv:2301.04104) bound the divisor of returns for
 the same reason.
 """

@@ -328,9 +328,9 @@ class REPPO(AbstractLearner):
     """Relative entropy pathwise policy optimization, Voelcker et al. 2025 (arXiv:2507.11019).
 
     It differs from the paper in four points. Returns are normalised by their running statistics, so that neither the
-    bins nor the weights depend on the scale of rewards. The weight of the entropy of a step is (1 - gamma) of that
-    learned. The KL divergence is exact, not sampled. Q function, policy and weights take one step together with each
-    minibatch.
+    bins nor the weights depend on the scale of rewards. The entropy weight of a step is (1 - gamma) times the
+    learned one. The KL divergence is exact, not sampled. Q function, policy and weights take one step together with
+    each minibatch.
 
     Attributes:
         optimizer: Gradient transformation, with an injected `learning_rate`.

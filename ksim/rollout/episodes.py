@@ -23,7 +23,7 @@ class Episodes(eqx.Module):
 
     Attributes:
         env_state: States, one row per env; once its episode is over, a row stays as it was then.
-        fell: The episode ended, and was not merely cut.
+        fell: The episode terminated, not truncated.
         total_reward: Undiscounted return so far.
         length: Control steps so far.
         error_sums: Metrics named `error/...`, summed over these steps.

@@ -40,7 +40,7 @@ def initial_levels(curricula: Curricula) -> Levels:
 
 
 def full_levels(curricula: Curricula) -> Levels:
-    """The last common levels: the full task."""
+    """The top common levels: the full task."""
     return {name: jnp.ones_like(level) for name, level in initial_levels(curricula).items()}
 
 

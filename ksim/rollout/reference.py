@@ -66,7 +66,7 @@ def _not_shown(group: str, name: str) -> ConfigError:
 
 
 def _shown(env: MdpEnvironment, group: str) -> Callable[[_States, int], dict[str, np.ndarray]]:
-    """`(states, k)` to what each term shows of each state, (n, f), `k` steps after a reset with `k` as all actions.
+    """Function from `(states, k)` to each term's values, (n, f), `k` steps after a reset, every action `k`.
 
     The states are rows of positions, velocities, and positions before the last physics step.
     """

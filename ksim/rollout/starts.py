@@ -1,9 +1,9 @@
 """Starts of episodes: the first states of envs, and their next starts.
 
-The next start of an env is the state in which its next episode begins. Starts are made after a step that ended an
-episode of an env whose start is not ready. They are made in batches, because vmapped envs are reset all or none, and a
-reset is expensive. A batch makes the starts that are needed, and with its other rows those of envs that have used up
-theirs. Their episodes can then end without a reset, so resets cost in proportion to the episodes that end.
+The next start of an env is the state in which its next episode begins. If an episode ends and its env has no
+start ready, a batch of starts is made, because vmapped envs are reset all or none, and a reset is expensive. The rows
+of the batch that are not needed at once refill envs that have used their start. Their next episodes end without a
+reset, so resets cost in proportion to the episodes that end.
 """
 
 import dataclasses
@@ -144,9 +144,8 @@ def _make_needed(
 def _batch_size(num_envs: int) -> int:
     """Number of starts made in one batch.
 
-    On a CPU no work may be wasted. If u starts are not ready and episodes end at random, about num_envs / u episodes
-    end, each of which uses up a start, before one needs a start that is not ready. A batch that replaces these has u
-    starts to make: both are equal at sqrt(num_envs).
+    On a CPU no row may be wasted. If u starts are missing and episodes end at random, about num_envs / u episodes end,
+    each using a start, before one needs a missing start. A batch of u rows replaces just those if u = sqrt(num_envs).
     """
     is_cpu = jax.default_backend() == "cpu"
     return math.isqrt(num_envs - 1) + 1 if is_cpu else min(num_envs, _ROWS_ON_ACCELERATOR)

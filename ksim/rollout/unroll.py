@@ -148,7 +148,7 @@ def _value_at_cut(
     carry_e: PyTree,
     is_good_e: Bool[Array, " e"],
 ) -> Float[Array, " e"]:
-    """Values of the states reached, which truncated episodes need; zeros if a step truncates none."""
+    """Values that truncated episodes bootstrap with; zeros if a step truncates none."""
     return jax.lax.cond(
         # Few steps truncate an episode.
         jnp.any(reached_e.truncated & ~reached_e.terminated & is_good_e),

@@ -42,7 +42,7 @@ PRETRAINED = "pretrained"
 def imported(path: str) -> Callable[..., Any]:
     """A function named as `module:function`. Imports the module, which can take seconds.
 
-    So a task calls functions of packages that are built on tasks, and which it therefore cannot import itself.
+    Lets a task call functions of packages that import tasks, which it cannot import when it is loaded.
     """
     module, _, function = path.partition(":")
     return getattr(importlib.import_module(module), function)

@@ -161,7 +161,7 @@ class DistributedRLConfig(RLConfig):
         choices=tuple(LAYOUTS),
         details="pmap is the default; shard_map gives the same results and is there for the day on which JAX drops "
         "pmap.",
-        help="what maps the step over several devices, with the same results: pmap, or its successor shard_map",
+        help="transformation that maps the step over devices: pmap, or shard_map, its successor; same results",
         saved=False,
     )
     pmap_axis_name: str = field("device", help="name of the mapped axis, for collectives in your own code")

@@ -131,7 +131,7 @@ class LeggedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             pose,
             rewards.JointLimits(scale=-1.0),
             rewards.ActionRate(scale=-0.01),
-            # The torque that holds the weight at arm's length of the height costs about 0.2.
+            # A torque of weight times base height costs about 0.2.
             rewards.TorqueEffort(scale=-numbers.effort),
             rewards.Alive(scale=1.0),
             rewards.TerminationPenalty(scale=-100.0 if is_biped else -50.0),

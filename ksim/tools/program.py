@@ -100,7 +100,7 @@ def _legged_rows(plan: Plan, robot: LeggedRobot) -> list[Row]:
             {"feet": robot.feet},
         ),
         (
-            f"Joints in rad, where episodes start and actions are relative to. From {plan.pose_source}: {plan.stands}",
+            f"Default pose (episode start, origin of actions), in rad. From {plan.pose_source}: {plan.stands}",
             {"pose": robot.pose},
         ),
         (
@@ -113,14 +113,14 @@ def _legged_rows(plan: Plan, robot: LeggedRobot) -> list[Row]:
             {"period_s": robot.period_s, "phases": robot.phases, "swing_m": robot.swing_m},
         ),
         (
-            "By so many rad the joints of each leg bend to lift its foot by 1.6 * swing_m: servos lag behind",
+            "Bend of each leg's joints, in rad, that lifts its foot by 1.6 * swing_m: servos lag behind",
             {"bends": robot.bends},
         ),
         (
             "Highest speed in m/s: it grows with the root of the height, as animals' does",
             {"forward": robot.forward},
         ),
-        ("The torque that holds the weight at arm's length of the height costs about 0.2", {"effort": robot.effort}),
+        ("A torque of weight times base height costs about 0.2", {"effort": robot.effort}),
         (
             "In the origin of the base: the file has none" if robot.imu_body else "A site with a gyro in the file",
             {"imu": robot.imu, "imu_body": robot.imu_body},

@@ -210,7 +210,7 @@ def collect_and_learn(run: Run, step: TimedStep, number: int) -> dict[str, float
 def update_stop_request(request: StopRequest, progress: Progress, max_runtime_s: float | None) -> bool:
     """Notes in the request if `max_runtime` is over, and returns whether this process knows of a reason to stop.
 
-    Others are a signal and a failed hook. Evaluations are cut short by a request as well.
+    Other reasons: a signal, a failed hook. A request also cuts evaluations short.
     """
     # Always do one iteration: a requeued job must make progress.
     if max_runtime_s is not None and is_main_process() and progress.num_done_here:

@@ -297,7 +297,7 @@ def print_summary(run: Run) -> None:
 
 
 def _checkpoints(run: Run) -> dict[str, str]:
-    """The newest checkpoint and the best by evaluation, if there are; how to go on, if there is no command to show."""
+    """The newest and the best checkpoint, if any; without a command to show, also options to evaluate and resume."""
     saver = run.saver
     if saver is None or saver.newest is None or not os.path.exists(saver.newest[1]):
         return {}

@@ -87,7 +87,7 @@ TRACKING: dict[type, Draw] = {
         rewards.StandStill("command"),
         lambda bend: context(joints=joint_angles(hip=-bend, knee=2 * bend, ankle=-bend), **commanding(0, 0, 0)),
         (0.0, 0.8),
-        "bend of the hips, rad, while the command is to stand",
+        "bend of the hips, rad, while commanded to stand",
         view=SIDE,
         marks={0.25: "default pose"},
     ),

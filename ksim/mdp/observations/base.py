@@ -33,7 +33,7 @@ class AbstractObservation(Term):
 
     @property
     def mirror_s(self) -> float:
-        """By how many seconds the time of a mirrored robot is ahead, for clocks of gaits whose sides step in turns."""
+        """Time, in s, by which a mirrored robot's clock is ahead, for gaits whose sides alternate."""
         return 0.0
 
     def exact(self) -> "AbstractObservation":

@@ -86,7 +86,7 @@ class FootClearance(AbstractReward):
 class FootApexHeight(AbstractReward):
     """Squared error, in m^2, of the highest point of a foot's swing from `target`, in m, paid when it lands.
 
-    Nothing is paid while the command is to stand. sensors: names of touch sensors, one per foot. sites: names of the
+    Nothing is paid while commanded to stand. sensors: names of touch sensors, one per foot. sites: names of the
     feet's sites, in the same order, whose height is above the ground.
     """
 
@@ -153,7 +153,7 @@ class FeetFlat(AbstractReward):
             check_pairs(self, self.sensors, self.sites)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        # Of a flat 3 x 3 matrix the horizontal part of its third column.
+        # The horizontal part of the third column of a flat 3 x 3 matrix.
         z_axis_f2 = context.derived("site_xmat")[_site_indices(context, self.sites)][:, [2, 5]]
         tilt_f = jnp.sum(jnp.square(z_axis_f2), axis=1)
         counts_f = 1.0 if self.sensors is None else feet_in_contact(context, self.sensors)
@@ -172,7 +172,7 @@ def _site_indices(context: Context, sites: tuple[str, ...]) -> np.ndarray:
 class FeetAirTime(AbstractReward):
     """Air time of a foot beyond `threshold_s`, up to `max_s`, in s, paid when it lands.
 
-    Nothing is paid while the command is to stand. sensors: names of touch sensors, one per foot. threshold_s and
+    Nothing is paid while commanded to stand. sensors: names of touch sensors, one per foot. threshold_s and
     max_s: air times at which the reward starts and stops growing.
     """
 
@@ -207,7 +207,7 @@ class FeetAirTime(AbstractReward):
 class AirTimeVariance(AbstractReward):
     """Variance over feet of their last swing times plus that of their last stance times, in s^2.
 
-    0 while the command is to stand. sensors: names of touch sensors, one per foot. max_s: times are clipped
+    0 while commanded to stand. sensors: names of touch sensors, one per foot. max_s: times are clipped
     to this, in s.
     """
 
@@ -234,7 +234,7 @@ class AirTimeVariance(AbstractReward):
 
 
 class SingleSupport(AbstractReward):
-    """1 while exactly one foot is down; while the command is to stand, 1 while all are.
+    """1 while exactly one foot is down; while commanded to stand, 1 while all are.
 
     sensors: names of touch sensors, one per foot.
     """

@@ -26,7 +26,7 @@ Offsets = tuple[float, ...] | None
 class FeetPhase(AbstractReward):
     """Fraction of feet whose contact follows a clock, each foot down for `duty` of its period.
 
-    While the command is to stand, the fraction of feet that are down. sensors: names of touch sensors, in the
+    While commanded to stand, the fraction of feet that are down. sensors: names of touch sensors, in the
     order of their phases. period_s: period of the clock, in s; use that of the policy's `PhaseClock`. offsets: initial
     phase of each foot, as a fraction of a period; default evenly spaced.
     """
@@ -80,7 +80,7 @@ class FeetPhaseVelocity(AbstractReward):
     """Speed of feet that should stand: mean over feet of weighted 1 - exp(-speed^2 / (2 std^2)).
 
     The weight is 1 in the stance and 0 in the swing, with smoothed edges: the stance phase term of Margolis and
-    Agrawal 2022 (arXiv:2212.03238), as a cost. While the command is to stand, all feet stand. sites: names of the
+    Agrawal 2022 (arXiv:2212.03238), as a cost. While commanded to stand, all feet stand. sites: names of the
     feet's sites; velocity sensors are added to the model if missing. std: m/s, horizontally. edge_std:
     width of the smoothing, as a fraction of a period. Others: as FeetPhase.
     """
@@ -111,7 +111,7 @@ class FeetPhaseVelocity(AbstractReward):
 class FootSwingHeight(AbstractReward):
     """Squared error of the height of feet that should swing, in m^2, from a swing curve, summed.
 
-    The swing curve is half a sine, `height` at its middle, above `rest_height`. 0 while the command is to stand. sites:
+    The swing curve is half a sine, `height` at its middle, above `rest_height`. 0 while commanded to stand. sites:
     names of the feet's sites. height: m. rest_height: height of the sites above the ground in stance, in m.
     Others: as FeetPhase.
     """
@@ -215,7 +215,7 @@ class Symmetry(AbstractReward):
     """Squared difference, in rad^2, of each joint from its mirror image half a period ago, summed.
 
     It is 0 in a symmetrical gait as defined by Hildebrand 1965 (Science 150:701): left and right move alike, half a
-    stride apart. 0 in the first half period and while the command is to stand. pairs: left and right joints. signs:
+    stride apart. 0 in the first half period and while commanded to stand. pairs: left and right joints. signs:
     for each pair, -1 if mirror images have opposite positions (roll, yaw), 1 if equal (pitch); default all 1. A joint
     in the middle is a pair with itself. period_s: period in s, about an even number of control steps.
     """

@@ -59,7 +59,7 @@ class TrackHeight(AbstractGaussianReward):
 
 
 class StandStill(AbstractReward):
-    """Sum of the distances of joints from the default pose, in rad, while the command is to stand; else 0.
+    """Sum of the distances of joints from the default pose, in rad, while commanded to stand; else 0.
 
     command: a velocity command. joints: names, default all.
     """
