@@ -50,7 +50,7 @@ from ksim.checks import check_choice, check_count, check_positive, check_rule, p
 from ksim.envs.playground import published_for_brax
 from ksim.envs.task import parsed_options
 from ksim.errors import ConfigError
-from ksim.host.files import whole_file
+from ksim.host.files import write_whole
 from ksim.host.plain_yaml import FRACTION
 from ksim.log.jsonl import read_evaluations, read_metrics
 from ksim.task.overrides import parse_overrides
@@ -350,8 +350,7 @@ def run_all(runs: Sequence[Run], directory: Path, cache: Path | None = None) -> 
             print(f"{run.name} failed: {error} Its log: {directory / run.name}.log", file=sys.stderr, flush=True)
             continue
         result = {"run": run.record(), **found, "seconds": time.perf_counter() - start_s, "machine": machine()}
-        with whole_file(path) as temporary:
-            temporary.write_text("".join(json.dumps(x) + "\n" for x in [*read_results(path), result]))
+        write_whole(path, "".join(json.dumps(x) + "\n" for x in [*read_results(path), result]))
     return num_failed
 
 

@@ -1,6 +1,5 @@
 """The command line: `key=value` overrides of a task's config."""
 
-import json
 import logging
 import os
 import shlex
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ksim.checkpoint.options import make_config
-from ksim.config import GROUPS, describe_values, options_metadata
+from ksim.config import GROUPS, describe_values, options_metadata, written
 from ksim.errors import ConfigError, RunError, near_misses
 from ksim.parallel.multihost import is_main_process, num_processes
 from ksim.task.rl import RLConfig, RLTask
@@ -51,7 +50,7 @@ def option_text(name: str, base: RLConfig, width: int) -> str:
         raise ConfigError(f"There is no option {name!r}. {near_misses(name, metadata)} --help lists all.")
     known = metadata[name]
     facts = {
-        "default": _written(getattr(base, name)),
+        "default": written(getattr(base, name)),
         "value": describe_values(type(base), name),
         "group": known["group"],
     }
@@ -70,7 +69,7 @@ def option_text(name: str, base: RLConfig, width: int) -> str:
 
 
 def _row(name: str, base: RLConfig, known: Mapping[str, Any], width: int) -> str:
-    left = f"  {name}={_written(getattr(base, name))}"
+    left = f"  {name}={written(getattr(base, name))}"
     meaning = known.get("help", "")
     choices: Sequence[str] = known.get("choices", ())
     if any(choice not in meaning for choice in choices):
@@ -79,11 +78,6 @@ def _row(name: str, base: RLConfig, known: Mapping[str, Any], width: int) -> str
     first = left.ljust(_MEANINGS_AT) if len(left) < _MEANINGS_AT else f"{left}\n{indent}"
     lines = textwrap.wrap(meaning, width - _MEANINGS_AT, break_on_hyphens=False) or [""]
     return first + f"\n{indent}".join(lines)
-
-
-def _written(value: Any) -> str:
-    """A value as written on the command line."""
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: Sequence[str] | None = None) -> None:

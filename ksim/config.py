@@ -159,8 +159,12 @@ def allows_null(config_class: type, name: str) -> bool:
 
 def as_argument(name: str, value: Any) -> str:
     """An option as written on the command line, quoted for a shell: `desired_kl=null`, `'actor_sizes=[64,64]'`."""
-    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    return shlex.quote(f"{name}={text}")
+    return shlex.quote(f"{name}={written(value)}")
+
+
+def written(value: Any) -> str:
+    """A value as written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def check_fields(config: Any) -> None:

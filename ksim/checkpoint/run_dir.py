@@ -5,15 +5,15 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ksim.checkpoint.snapshot import plain_config
 from ksim.errors import ConfigError, as_number, quoted
-from ksim.host.files import whole_file
-from ksim.host.plain_yaml import write_yaml
+from ksim.host.files import write_whole
+from ksim.host.plain_yaml import read_yaml, write_yaml
 from ksim.host.terminal import print_warning
 from ksim.log.run_log import LOG_DIR
 from ksim.parallel.job import missed_job
@@ -83,6 +83,15 @@ def check_can_be_made(run_dir: str | None) -> None:
 def holds_run(run_dir: Path) -> bool:
     """Whether a run was begun in a directory."""
     return (run_dir / "config.yaml").exists()
+
+
+def settings_of(run_dir: Path) -> Mapping[str, Any]:
+    """The options in a run's config.yaml; empty if they cannot be read."""
+    try:
+        options = read_yaml((run_dir / "config.yaml").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return options if isinstance(options, dict) else {}
 
 
 def newest_run_dir(task_name: str) -> Path | None:
@@ -158,8 +167,7 @@ def save_program(config: Any, command: str | None, run_dir: Path) -> None:
 
 def _write(text: str, path: Path) -> None:
     try:
-        with whole_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise ConfigError(f"run_dir ({path.parent}) cannot be written: {error.strerror}. Choose another.") from error
 

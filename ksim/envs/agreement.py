@@ -25,7 +25,7 @@ from mujoco import mjx
 from ksim._version import __version__
 from ksim.envs.engines import InsteadOfMjx, data_of
 from ksim.envs.wrapped import WrappedEnvironment
-from ksim.host.files import whole_file
+from ksim.host.files import write_whole
 from ksim.host.terminal import Activity
 from ksim.rollout.environment import QUICKLY
 from ksim.types import EnvState
@@ -112,8 +112,8 @@ def kept_gap(env: WrappedEnvironment, mjx_model: Any, package: str, options: Seq
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return float(json.loads(path.read_text(encoding="utf-8"))["gap"])
     gap = _measured(env, mjx_model)
-    with contextlib.suppress(OSError), whole_file(path) as file:
-        file.write_text(json.dumps({"env": type(env.env).__name__, "gap": gap}), encoding="utf-8")
+    with contextlib.suppress(OSError):
+        write_whole(path, json.dumps({"env": type(env.env).__name__, "gap": gap}))
     return gap
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ksim.checkpoint.run_dir import settings_of
 from ksim.evaluate.curves import Curves
 from ksim.evaluate.evaluator import Estimate
-from ksim.host.plain_yaml import read_yaml
 from ksim.log.logger import error_names, most_telling_first, quantity_and_unit
 
 _OF_ONE_START = ("run_dir", "resume")
@@ -62,7 +62,7 @@ def final_figures(runs: Sequence[Curves]) -> dict[str, list[Figure]]:
 
 def differing_settings(run_dirs: Sequence[Path]) -> dict[str, list[str]]:
     """The options that differ between the runs, by name, as each run's config.yaml has them."""
-    settings = [_settings(run_dir) for run_dir in run_dirs]
+    settings = [settings_of(run_dir) for run_dir in run_dirs]
     names = dict.fromkeys(name for each in settings for name in each if name not in _OF_ONE_START)
     rows = {name: [_written(each[name]) if name in each else NONE for each in settings] for name in names}
     # A run whose options cannot be read says nothing about differences.
@@ -72,15 +72,6 @@ def differing_settings(run_dirs: Sequence[Path]) -> dict[str, list[str]]:
     if not all(settings):
         differing["config.yaml"] = ["read" if each else "cannot be read" for each in settings]
     return differing
-
-
-def _settings(run_dir: Path) -> Mapping[str, Any]:
-    """The options of a run; empty if they cannot be read."""
-    try:
-        options = read_yaml((run_dir / "config.yaml").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return options if isinstance(options, dict) else {}
 
 
 def _written(value: Any) -> str:

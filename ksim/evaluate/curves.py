@@ -15,12 +15,9 @@ from ksim.log.jsonl import read_evaluations, read_metrics
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-    """A run's metrics by iteration, and its evaluations.
+    """A run's metrics by iteration, NaN if a line has none, and its evaluations, lines of evaluations.jsonl.
 
-    Attributes:
-        metrics: Values per iteration by name; NaN if a line has none.
-        evaluations: Lines of evaluations.jsonl.
-        date: Time of the last write to the metrics, as in `2026-11-20 14:05`; empty if unknown.
+    `date` is the time of the last write to the metrics, as in `2026-11-20 14:05`; empty if unknown.
     """
 
     name: str

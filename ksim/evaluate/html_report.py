@@ -10,7 +10,7 @@ from typing import Any
 from ksim.checkpoint.format import CHECKPOINTS, DamagedError, list_checkpoints, read_document
 from ksim.evaluate.comparison import NONE, Figure, differing_settings, final_figures, learned
 from ksim.evaluate.curves import Curves, read_curves, run_names
-from ksim.host.files import data_url, whole_file
+from ksim.host.files import data_url, write_whole
 from ksim.host.terminal import format_seconds
 from ksim.log.jsonl import find_films
 
@@ -44,10 +44,7 @@ MAX_FILM_BYTES = 20 * 2**20
 def write_page(run_dirs: Sequence[Path], path: Path, panels: Mapping[str, bytes] | None = None) -> None:
     """Writes the report of one or several runs, side by side.
 
-    Args:
-        run_dirs: The runs' directories.
-        path: The page to write.
-        panels: The learning curves as `plot_learning` returned them; None to draw them.
+    `panels` are the learning curves as `plot_learning` returned them; None to draw them.
 
     Raises:
         ConfigError: A directory holds no metrics, or cannot be read.
@@ -70,8 +67,7 @@ def write_page(run_dirs: Sequence[Path], path: Path, panels: Mapping[str, bytes]
 {_details("One episode", names, [_episode(run_dir) for run_dir in run_dirs]) if len(runs) > 1 else ""}
 </body></html>
 """
-    with whole_file(path) as temporary:
-        temporary.write_text(page)
+    write_whole(path, page)
 
 
 def _labels(runs: Sequence[Curves]) -> list[str]:

@@ -39,12 +39,7 @@ ScalingPoint = tuple[int, tuple[Sequence[float], Sequence[float], Sequence[float
 
 
 class Panel(NamedTuple):
-    """A panel of learning curves.
-
-    Attributes:
-        metric: The metric of training; None if there is none.
-        figure: The figure of the evaluations; None if there is none.
-    """
+    """A panel of learning curves: a metric of training, a figure of the evaluations, or both."""
 
     title: str
     metric: str | None = None

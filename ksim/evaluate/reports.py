@@ -1,11 +1,10 @@
 """Evaluations, videos and plots during a run. They neither change nor end the training."""
 
-import dataclasses
 import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ksim.evaluate.evaluator import (
     shortfall_message,
 )
 from ksim.evaluate.video import NO_GL, film, find_gl
-from ksim.host.files import output_dir, whole_file
+from ksim.host.files import output_dir, write_whole
 from ksim.host.signals import stop_on_signal
 from ksim.host.terminal import Activity, Failures, print_figures, print_line, print_table
 from ksim.log.jsonl import EVALUATIONS, read_evaluations
@@ -41,14 +40,6 @@ from ksim.types import LearnerState
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class ReportedEpisode:
-    """An evaluated episode, with its video and plots as `AbstractLogger.log_files` takes them."""
-
-    recording: Recording
-    files: Mapping[str, Path]
-
-
 class EpisodeReport:
     """Video and plots of one evaluated episode."""
 
@@ -64,11 +55,11 @@ class EpisodeReport:
 
     def __call__(
         self, model: AbstractActorCritic, name: str, *, with_video: bool, with_plots: bool
-    ) -> ReportedEpisode | None:
+    ) -> tuple[Recording, dict[str, Path]] | None:
         """Runs the episode again, renders it to `videos/<name>` and plots it in `plots`.
 
         Returns:
-            The episode with the files that could be written; None if no episode was recorded.
+            The recording, and the written files for `AbstractLogger.log_files`; None if no episode was recorded.
         """
         if not (with_video or with_plots):
             return None
@@ -80,7 +71,7 @@ class EpisodeReport:
                 return None
             plots = self._plot(recording) if with_plots else {}
             videos = self._film(recording, name) if with_video else {}
-            return ReportedEpisode(recording, {**plots, **videos})
+            return recording, plots | videos
         return None
 
     def _plot(self, recording: Recording) -> dict[str, Path]:
@@ -216,9 +207,10 @@ class Reports:
         config, name, model = self._task.config, f"iteration_{progress.iteration}", self._task.policy_of(learner)
         episode = self._episode_report(model, name, with_video=config.video, with_plots=config.plots)
         if episode is not None:
-            actions = {f"action/{name}": action_t for name, action_t in episode.recording.actions.items()}
+            recording, files = episode
+            actions = {f"action/{name}": action_t for name, action_t in recording.actions.items()}
             self._loggers.log_samples(actions, progress.iteration, progress.env_steps)
-            self._loggers.log_files(episode.files, progress.iteration, progress.env_steps)
+            self._loggers.log_files(files, progress.iteration, progress.env_steps)
 
     def _plot_learning(self, progress: Progress) -> None:
         panels: dict[str, bytes] | None = None
@@ -253,11 +245,10 @@ def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
         if evaluation is None:
             return RunResult(exit_code=stop.exit_code, run_dir=path.parents[1], checkpoint=path)
         record = {"checkpoint": str(path), **evaluation.record()}
-        with whole_file(out_dir / "evaluation.json") as temporary:
-            temporary.write_text(json.dumps(record, indent=2) + "\n")
+        write_whole(out_dir / "evaluation.json", json.dumps(record, indent=2) + "\n")
         report = EpisodeReport(lambda: context, out_dir, Failures(), lambda: stop.signal is not None)
         episode = report(model, f"iteration_{path.name}", with_video=task.config.video, with_plots=task.config.plots)
-        height = None if episode is None else height_words(episode.recording)
+        height = None if episode is None else height_words(episode[0])
         written = {"figures": out_dir / "evaluation.json", **report.paths}
         figures = evaluation_figures(evaluation) | ({} if height is None else {"height of the base": height})
         figures |= {name: str(file) for name, file in written.items()}

@@ -16,7 +16,7 @@ import mujoco
 import numpy as np
 
 from ksim.evaluate.evaluator import Recording, ShouldStop
-from ksim.host.files import whole_file
+from ksim.host.files import write_whole
 from ksim.host.terminal import Activity
 from ksim.physics.names import with_moved_base
 from ksim.physics.rendering import SUN_DIR, bounding_sphere, camera_distance, painted
@@ -104,8 +104,7 @@ def film(recording: Recording, path: Path, should_stop: ShouldStop) -> list[Path
         if not _run_worker([str(model_path), str(scene_path), *map(str, made)], gl, should_stop):
             return []
         for source, target in zip(made, outputs, strict=True):
-            with whole_file(target) as temporary:
-                temporary.write_bytes(source.read_bytes())
+            write_whole(target, source.read_bytes())
     return outputs
 
 

@@ -29,6 +29,12 @@ def whole_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes a file whole or not at all; see `whole_file`."""
+    with whole_file(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 def write_through(path: Path) -> None:
     """Flushes a file, or a directory's entries, to disk (fsync), so that they survive a power loss.
 

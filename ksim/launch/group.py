@@ -23,14 +23,7 @@ _CHILD = Path(__file__).parent / "child.py"
 
 @dataclass
 class Member:
-    """One process of a group.
-
-    Attributes:
-        process_id: Its global id.
-        process: The process; None before the start.
-        was_stopped: Whether it was stopped, as by SIGSTOP, when the group was ended.
-        was_killed: Whether the launcher sent SIGKILL.
-    """
+    """One process of a group, by its global id; `was_stopped`: as by SIGSTOP, when the group was ended."""
 
     process_id: int
     output: AbstractOutput

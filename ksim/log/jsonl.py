@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ksim.host.files import whole_file
+from ksim.host.files import write_whole
 from ksim.log.logger import AbstractLogger, RunInfo
 
 _LARGEST = 1e300
@@ -180,8 +180,7 @@ def cut_lines(run_dir: Path, iteration: int) -> None:
         lines = path.read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if _is_up_to(line, iteration)]
         if kept != lines:
-            with whole_file(path) as temporary:
-                temporary.write_bytes(b"".join(kept))
+            write_whole(path, b"".join(kept))
 
 
 def _is_up_to(line: bytes, iteration: int) -> bool:

@@ -57,15 +57,7 @@ class CheckpointUploads:
     """Uploads of a run's checkpoints: the last one when the run ends, all as they are written, or none."""
 
     def __init__(self, which: str, upload: Callable[[Path, int], None]) -> None:
-        """Makes the uploads.
-
-        Args:
-            which: `last`, `all` or `none`.
-            upload: Uploads a checkpoint, given its directory and its iteration.
-
-        Raises:
-            ConfigError: `which` is something else.
-        """
+        """`upload` takes a checkpoint's directory and iteration; raises ConfigError if `which` is none of `CHOICES`."""
         check_choice("checkpoints", which, CHOICES)
         self._which, self._upload = which, upload
         self._last: tuple[Path, int] | None = None

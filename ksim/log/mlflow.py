@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ksim.host.files import whole_file
+from ksim.host.files import write_whole
 from ksim.host.machine import import_extra
 from ksim.log.logger import AbstractLogger, CheckpointUploads, RunInfo, evaluation_scalars, finite, resumed_id
 
@@ -61,8 +61,7 @@ class MlflowLogger(AbstractLogger):
         name, tags = self._name or run.run_dir.name, dict(self._tags or {})
         run_id = self._client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
         self._id = run_id
-        with whole_file(path) as temporary:
-            temporary.write_text(run_id)
+        write_whole(path, run_id)
         # Only once: MLflow does not accept another value later.
         self._log("params", [self._entities.Param(k, str(x)[:_LONGEST_PARAM]) for k, x in run.config.items()])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ksim.host.files import whole_file
+from ksim.host.files import write_whole
 from ksim.host.machine import import_extra
 from ksim.log.logger import AbstractLogger, CheckpointUploads, RunInfo, evaluation_scalars, finite, resumed_id
 
@@ -46,8 +46,7 @@ class WandbLogger(AbstractLogger):
         self._run = self._wandb.init(**options | {k: x for k, x in self._options.items() if x is not None})
         # W&B's own steps can only increase, but a resumed run repeats the iterations after its last checkpoint.
         self._run.define_metric("*", step_metric="iteration")
-        with whole_file(path) as temporary:
-            temporary.write_text(self._run.id)
+        write_whole(path, self._run.id)
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
         self._run.log(finite(metrics) | {"iteration": iteration})

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import jax
@@ -340,28 +340,26 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
         _wait_for_coordinator(address, connect_timeout_s)
     where = address or f"the coordinator that {job.source} names"
     waiting = f"Waiting for {job.num_processes or 'all'} processes at {where}"
-    watch = _ConnectionWatch(waiting, connect_timeout_s)
     # Otherwise it would swallow every SIGTERM before the training loop installs its handler.
     jax.config.update("jax_enable_preemption_service", False)
     try:
-        # Without an address, the cluster provides coordinator, process id and count. With one, all three are passed.
-        jax.distributed.initialize(
-            coordinator_address=address,
-            num_processes=None if address is None else job.num_processes,
-            process_id=None if address is None else job.process_id,
-            local_device_ids=local_gpu_ids(job, os.environ),
-            # Otherwise a surrounding cluster would give every process one GPU.
-            cluster_detection_method=None if None in (address, job.num_processes, job.process_id) else "deactivate",
-            initialization_timeout=connect_timeout_s + 60,  # longer than the watch's timeout, which reports better
-            # By default JAX listens on all interfaces, even if the whole job runs on this machine.
-            coordinator_bind_address=address if address is not None and _is_loopback(address) else None,
-            heartbeat_timeout_seconds=heartbeat_timeout_s,
-            shutdown_timeout_seconds=heartbeat_timeout_s,
-        )
+        with _watched(waiting, connect_timeout_s):
+            # Without an address, the cluster provides coordinator, process id and count. With one, all are passed.
+            jax.distributed.initialize(
+                coordinator_address=address,
+                num_processes=None if address is None else job.num_processes,
+                process_id=None if address is None else job.process_id,
+                local_device_ids=local_gpu_ids(job, os.environ),
+                # Otherwise a surrounding cluster would give every process one GPU.
+                cluster_detection_method=None if None in (address, job.num_processes, job.process_id) else "deactivate",
+                initialization_timeout=connect_timeout_s + 60,  # longer than the watch's timeout, which reports better
+                # By default JAX listens on all interfaces, even if the whole job runs on this machine.
+                coordinator_bind_address=address if address is not None and _is_loopback(address) else None,
+                heartbeat_timeout_seconds=heartbeat_timeout_s,
+                shutdown_timeout_seconds=heartbeat_timeout_s,
+            )
     except (RuntimeError, ValueError) as error:
         raise _not_connected(str(error), where) from error
-    finally:
-        watch.end()
 
 
 def _not_connected(reason: str, where: str) -> ConfigError:
@@ -376,35 +374,28 @@ def _not_connected(reason: str, where: str) -> ConfigError:
     )
 
 
-class _ConnectionWatch:
-    """A timer that prints a reminder while the process waits for the others, and exits with code 2 at the timeout.
+@contextlib.contextmanager
+def _watched(waiting: str, timeout_s: float) -> Iterator[None]:
+    """Prints a reminder while the block waits for the other processes, and exits with code 2 at the timeout.
 
     JAX itself would abort with a stack trace that does not say what it waited for.
     """
+    say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: T201
 
-    def __init__(self, waiting: str, timeout_s: float) -> None:
-        def remind() -> None:
-            self._say(f"{waiting}, for at most {timeout_s} s (connect_timeout_s).")
+    def give_up() -> None:
+        say(
+            f"Error: {waiting} for {timeout_s} s (connect_timeout_s) timed out. Is every one of them running, with the "
+            "same address, and can it reach that port?"
+        )
+        os._exit(2)
 
-        def give_up() -> None:
-            self._say(
-                f"Error: {waiting} for {timeout_s} s (connect_timeout_s) timed out. Is every one of them running, "
-                "with the same address, and can it reach that port?"
-            )
-            os._exit(2)
-
-        self._timers = [threading.Timer(_REMIND_AFTER_S, remind), threading.Timer(timeout_s, give_up)]
-        for timer in self._timers:
+    reminder = f"{waiting}, for at most {timeout_s} s (connect_timeout_s)."
+    with contextlib.ExitStack() as stack:
+        for timer in (threading.Timer(_REMIND_AFTER_S, say, [reminder]), threading.Timer(timeout_s, give_up)):
             timer.daemon = True
             timer.start()
-
-    def end(self) -> None:
-        """Stops the reminders."""
-        for timer in self._timers:
-            timer.cancel()
-
-    def _say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+            stack.callback(timer.cancel)
+        yield
 
 
 def _wait_for_coordinator(address: str, timeout_s: float) -> None:

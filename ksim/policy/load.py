@@ -212,12 +212,6 @@ def policy_in(checkpoint: Checkpoint) -> Policy:
     return Policy(program, arrays, checkpoint.document)
 
 
-def arrays_of_policy(checkpoint: Checkpoint, policy: Policy) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint that `policy_in` reads, by their names in the checkpoint."""
-    names = {PROGRAM, START, *(_place(name, checkpoint.arrays) for name in policy.program.arrays)}
-    return {name: checkpoint.arrays[name] for name in sorted(names)}
-
-
 def _policy_of_task(path: str | Path, task_class: type[RLTask[Any]]) -> Policy:
     """The policy of a checkpoint, built by the code of its task."""
     base = dataclasses.replace(task_class.get_config_class()(), run_mode="eval", checkpoint=str(path))
@@ -248,25 +242,20 @@ def load_task_policy(
     return checkpoint.path.absolute(), context, context.task.policy_of(learner)
 
 
-class PolicyExport:
-    """The programs that a run saves in its checkpoints for `load_policy`."""
+def program_arrays(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """The programs that a run saves in its checkpoints for `load_policy`; empty if the policy cannot be exported.
 
-    def __init__(self, model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> None:
-        """Exports the policy of a model once; the programs take its arrays as inputs, so they fit every checkpoint."""
-        self._arrays: dict[str, np.ndarray] = {}
-        try:
-            step, start = policy_programs(model, obs_sizes)
-        except Exception as error:  # noqa: BLE001 - whatever a user's model raises; training continues
-            logger.warning("Checkpoints will hold no program of the policy, for ksim.load_policy: %s", error)
-            return
-        # Learned arrays are in the checkpoint already; the rest never changes.
-        learned = named_leaves(eqx.filter(model, eqx.is_inexact_array))
-        self._arrays = {f"{_OWN}{name}": np.array(x) for name, x in policy_arrays(model).items() if name not in learned}
-        self._arrays |= {PROGRAM: np.frombuffer(step, np.uint8), START: np.frombuffer(start, np.uint8)}
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The programs to save with the learner; empty if the policy could not be exported."""
-        return self._arrays
+    They take the model's arrays as inputs, so they fit every checkpoint.
+    """
+    try:
+        step, start = policy_programs(model, obs_sizes)
+    except Exception as error:  # noqa: BLE001 - whatever a user's model raises; training continues
+        logger.warning("Checkpoints will hold no program of the policy, for ksim.load_policy: %s", error)
+        return {}
+    # Learned arrays are in the checkpoint already; the rest never changes.
+    learned = named_leaves(eqx.filter(model, eqx.is_inexact_array))
+    own = {f"{_OWN}{name}": np.array(x) for name, x in policy_arrays(model).items() if name not in learned}
+    return own | {PROGRAM: np.frombuffer(step, np.uint8), START: np.frombuffer(start, np.uint8)}
 
 
 def _place(name: str, arrays: Mapping[str, np.ndarray]) -> str:
@@ -298,7 +287,8 @@ def load_teacher(task: RLTask[Any], path: str | Path) -> Teacher:
             f"teacher ({path}) must be a policy without memory, but its actions depend on "
             f"{len(policy.program.memory_names)} remembered arrays. Train it with model=mlp; the student may be a gru."
         )
-    kept = {**arrays_of_policy(checkpoint, policy), "iteration": np.int32(policy.iteration)}
+    read = sorted({PROGRAM, START, *(_place(name, checkpoint.arrays) for name in policy.program.arrays)})
+    kept = {**{name: checkpoint.arrays[name] for name in read}, "iteration": np.int32(policy.iteration)}
     return Teacher(
         act=functools.partial(_act, policy.program, {name: policy.arrays[name] for name in policy.program.arrays}),
         obs_sizes=policy.obs_sizes,

@@ -170,7 +170,7 @@ _COLLECTIVE = re.compile(
     r" = (?P<type>\([^=]*?\)|\S+) "
     r"(?P<op>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)(?:-start)?\("
 )
-_ARRAY = re.compile(r"([a-z]+)(\d*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b(pred|[subf]\d+(?:e\d\w*)?|bf16|c64|c128)\[([\d,]*)\]")
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "JAX_", "XLA_", "PJRT_", "KSIM_", "NCCL_")
 
 
@@ -264,12 +264,12 @@ def describe_collectives(text: str) -> list[str]:
             arrays = [match[0] for match in _ARRAY.finditer(found["type"])]
             counts[found["op"], ", ".join(arrays)] += 1
     return [
-        f"{count} x {op} of {arrays} ({format_bytes(sum(map(_num_bytes, _ARRAY.finditer(arrays))))})"
+        f"{count} x {op} of {arrays} ({format_bytes(result_bytes(arrays))})"
         for (op, arrays), count in sorted(counts.items())
     ]
 
 
-def _num_bytes(array: re.Match[str]) -> int:
-    """Bytes of an array such as `f32[8,4]`; a `pred` takes one byte per element."""
-    bits = int(array[2] or 8)
-    return math.prod(int(n) for n in array[3].split(",") if n) * max(bits // 8, 1)
+def result_bytes(result: str) -> int:
+    """Bytes of a result's type, such as `(f32[8,2]{1,0}, s32[])`."""
+    item_bytes = lambda kind: 1 if kind == "pred" else max(1, int(re.findall(r"\d+", kind)[0]) // 8)
+    return sum(item_bytes(kind) * math.prod(map(int, filter(None, n.split(",")))) for kind, n in _ARRAY.findall(result))

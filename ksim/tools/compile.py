@@ -28,7 +28,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import PyTree
 
 from ksim.errors import ConfigError
-from ksim.host.files import whole_file
+from ksim.host.files import write_whole
 from ksim.host.terminal import print_line
 from ksim.learn.learner import initial_memories
 from ksim.parallel.collectives import bind_axis
@@ -213,8 +213,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     compiled = _compiled(task_class, config, target, devices)
     print_line("\n".join(compiled.lines(target)))
     if options.hlo:
-        with whole_file(options.hlo) as path:
-            path.write_text(compiled.text)
+        write_whole(options.hlo, compiled.text)
         print_line(f"Wrote {options.hlo}.")
     if not _fits(compiled, target):
         more = format_bytes(compiled.peak - (target.memory or 0))

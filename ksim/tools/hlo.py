@@ -6,10 +6,10 @@ counts.
 """
 
 import dataclasses
-import functools
-import math
 import re
 from collections.abc import Callable, Iterator
+
+from ksim.preflight.devices import result_bytes
 
 _HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.*)$")
@@ -19,7 +19,6 @@ _CALLED = re.compile(r"(?:to_apply|calls|body|condition|called_computations|comp
 _LIMIT = re.compile(r"^s32\[\]\S* constant\((\d+)\)")
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"(?:true_computation|false_computation)=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
-_ARRAY = re.compile(r"\b(pred|[subf]\d+(?:e\d\w*)?|bf16|c64|c128)\[([\d,]*)\]")
 _NO_KERNEL = frozenset(
     {
         *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while", "conditional"),
@@ -152,19 +151,6 @@ class Program:
 def loop_of(loops: list[Loop], is_it: Callable[[Loop], bool]) -> Loop | None:
     """The loop with the most kernels of those that meet a condition."""
     return max(filter(is_it, loops), key=lambda loop: loop.kernels, default=None)
-
-
-def result_bytes(result: str) -> int:
-    """Bytes of a result's type, such as `(f32[8,2]{1,0}, s32[])`."""
-    return sum(
-        _item_bytes(kind) * math.prod(int(n) for n in shape.split(",") if n) for kind, shape in _ARRAY.findall(result)
-    )
-
-
-@functools.cache
-def _item_bytes(kind: str) -> int:
-    bits = {"pred": 8, "c64": 64, "c128": 128}.get(kind) or int(re.findall(r"\d+", kind)[0])
-    return max(1, bits // 8)
 
 
 def _without_layouts(text: str) -> str:

@@ -42,7 +42,7 @@ from ksim.mdp import observations as obs
 from ksim.nn.networks import MlpActorCritic
 from ksim.nn.normalizer import ObservationNormalizer
 from ksim.physics.names import ModelNames
-from ksim.policy.load import PolicyExport, task_on_one_device
+from ksim.policy.load import program_arrays, task_on_one_device
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.overrides import parse_overrides
 from ksim.task.rl import RLTask
@@ -407,15 +407,9 @@ def import_policy(
     joints: Sequence[str] = (),
     has_activation: bool = False,
 ) -> Path:
-    """Writes the policy of a file as a checkpoint of a task; returns its path.
+    """Writes the policy of a file as a checkpoint of a task, in the directory `out`; returns its path.
 
-    Args:
-        task: The task, with the sizes of the policy's networks.
-        path: The file.
-        out: The directory of the checkpoint.
-        order: Observations in the policy's order, as in `column_order`.
-        joints: Joints in the policy's order.
-        has_activation: Whether the task's activation is known to be the policy's.
+    `order` and `joints` are as in `column_order`, `has_activation` as in `check_fits`.
 
     Raises:
         ConfigError: The file cannot be read, or its policy does not fit the task.
@@ -437,7 +431,7 @@ def import_policy(
     arrays = {f"learner.{name}": x for name, x in named_arrays(learner).items()}
     progress = Progress(0, None, None, iteration=1).record()
     document = run_document(task, iteration=1, progress=progress, last_episodes={}, imported_from=str(path))
-    programs = PolicyExport(task.policy_of(learner), task.obs_sizes).arrays()
+    programs = program_arrays(task.policy_of(learner), task.obs_sizes)
     return write_policy_alone(Checkpoint(out / "none", arrays, document), out, programs)
 
 

@@ -4,11 +4,10 @@ import collections
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core
 from jaxtyping import PyTree
 
 from ksim.host.machine import num_cores
@@ -107,7 +106,7 @@ def count_reductions(function: Callable[..., Any], axis_name: str, *args: PyTree
     return _count(traced.jaxpr, axis_name)
 
 
-def _count(jaxpr: jax.extend.core.Jaxpr, axis_name: str) -> collections.Counter[int]:
+def _count(jaxpr: Any, axis_name: str) -> collections.Counter[int]:
     counts: collections.Counter[int] = collections.Counter()
     for eqn in jaxpr.eqns:
         axes = [eqn.params.get(name) for name in ("axes", "axis_name")]
@@ -115,19 +114,9 @@ def _count(jaxpr: jax.extend.core.Jaxpr, axis_name: str) -> collections.Counter[
         if is_collective and eqn.invars:  # `axis_index` sends nothing
             counts[sum(num_bytes(v.aval) for v in eqn.invars)] += 1
         turns = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-        for inner in _inner_jaxprs(eqn.params.values()):
+        for inner in (x for x in jax.tree.leaves(list(eqn.params.values())) if hasattr(x, "eqns")):
             counts.update({size: turns * times for size, times in _count(inner, axis_name).items()})
     return counts
-
-
-def _inner_jaxprs(values: Any) -> Iterator[jax.extend.core.Jaxpr]:
-    for value in values:
-        if isinstance(value, jax.extend.core.ClosedJaxpr):
-            yield value.jaxpr
-        elif isinstance(value, jax.extend.core.Jaxpr):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _inner_jaxprs(value)
 
 
 _Size = tuple[int, int]

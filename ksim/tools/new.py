@@ -8,7 +8,6 @@ points, that of a cart or a pendulum to balance. It writes `my_robot.py`, for th
 its findings, its guesses, what it could not determine, and the next command. The robot's file is not changed.
 """
 
-import contextlib
 import dataclasses
 import functools
 import importlib.machinery
@@ -17,7 +16,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ import numpy as np
 
 from ksim.checks import check_positive
 from ksim.errors import ConfigError
-from ksim.host.files import whole_file
+from ksim.host.files import write_whole
 from ksim.host.machine import python_word
 from ksim.host.terminal import print_line
 from ksim.mirror import mirror_robot
@@ -54,7 +53,7 @@ def mirror_fault(text: str, class_name: str, output: Path) -> str | None:
     The program's path of the robot's file is relative to `output`, the program's own path.
     """
     try:
-        with _without_warnings():
+        with warnings.catch_warnings(action="ignore"):  # a single device is enough for the trial
             _ = _task_of(text, class_name, output).mirror
     except ConfigError as error:
         return str(error).partition(". ")[0]
@@ -69,7 +68,7 @@ def drive_fault(text: str, class_name: str, output: Path) -> str | None:
     Raises:
         ConfigError: The task rejects the program's config.
     """
-    with _without_warnings():
+    with warnings.catch_warnings(action="ignore"):
         env = _task_of(text, class_name, output).environment
     model, rng = env.engine.model, np.random.default_rng(0)
     data = mujoco.MjData(model.mj_model)
@@ -89,14 +88,6 @@ def _task_of(text: str, class_name: str, output: Path) -> Any:
     program: dict[str, Any] = {"__name__": output.stem, "__file__": str(output.absolute())}
     exec(compile(text, str(output), "exec"), program)
     return program[class_name](program["CONFIG"])
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Hides the warning that there is only one device: the trial needs no more."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 _NO_MIRROR = "Its mirror image, so it learns without symmetry"
@@ -284,8 +275,7 @@ def _hides_another(name: str) -> bool:
 
 def _write(output: Path, text: str) -> None:
     try:
-        with whole_file(output) as temporary:
-            temporary.write_text(text)
+        write_whole(output, text)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written ({error.strerror}). Choose another by --output.") from error
 

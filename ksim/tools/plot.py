@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ksim.errors import ConfigError
 from ksim.evaluate.curves import read_curves, run_names
-from ksim.host.files import whole_file
+from ksim.host.files import write_whole
 from ksim.host.terminal import print_line
 from ksim.tools import exit_code_of, make_parser
 
@@ -31,8 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     plot_learning(runs, options.out)
     json_path = options.out.with_suffix(".json")
-    with whole_file(json_path) as temporary:
-        temporary.write_text(json.dumps({run.name: run.record() for run in runs}) + "\n")
+    write_whole(json_path, json.dumps({run.name: run.record() for run in runs}) + "\n")
     print_line(f"Wrote {options.out} and {json_path}.")
 
 

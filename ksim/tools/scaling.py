@@ -29,7 +29,7 @@ from typing import Any
 
 from ksim.checks import check_positive, check_rule
 from ksim.errors import ConfigError, near_misses
-from ksim.host.files import whole_file
+from ksim.host.files import write_whole
 from ksim.host.machine import num_cores
 from ksim.host.terminal import print_line
 from ksim.parallel.devices import make_host_devices, select_devices
@@ -215,10 +215,8 @@ def _read(path: Path) -> prediction.OneDevice:
 def _write(out: Path, text: str, record: Mapping[str, Any]) -> None:
     """Prints and writes a report, and writes its figures."""
     print_line(text)
-    with whole_file(out.with_suffix(".md")) as temporary:
-        temporary.write_text(text)
-    with whole_file(out.with_suffix(".json")) as temporary:
-        temporary.write_text(json.dumps(record, indent=1) + "\n")
+    write_whole(out.with_suffix(".md"), text)
+    write_whole(out.with_suffix(".json"), json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

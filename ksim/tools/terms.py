@@ -39,12 +39,7 @@ COMMAND = "python -m ksim.tools.terms > docs/terms.md"
 
 
 class Kind(NamedTuple):
-    """A section of the page: the concrete subclasses of `base` in a module.
-
-    Attributes:
-        module: The module from which users import the terms.
-        base: The base class of the terms. The first line of its docstring opens the section.
-    """
+    """A section of the page: the subclasses of `base` in the module from which users import them."""
 
     title: str
     module: ModuleType

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ksim.checkpoint.dump import NanDump
 from ksim.checkpoint.format import find_best
@@ -23,8 +23,8 @@ from ksim.host.signals import stop_on_signal
 from ksim.host.terminal import Activity, Failures, console, format_seconds, print_figures, print_line
 from ksim.log.logger import AbstractLogger, Loggers, RunInfo
 from ksim.log.run_log import RunLog, log_path, run_log
-from ksim.parallel.multihost import Peers, fail_together, is_main_process, meet_peers, name_lost_peers
-from ksim.policy.load import PolicyExport
+from ksim.parallel.multihost import fail_together, is_main_process, meet_peers, name_lost_peers
+from ksim.policy.load import program_arrays
 from ksim.preflight.devices import log_setup, log_state, verify_setup
 from ksim.preflight.start import inspect_start, print_start
 from ksim.task.distributed import DistributedRLConfig, DistributedRLTask, make_replica_guard
@@ -56,9 +56,17 @@ def train(task: RLTask[Any]) -> RunResult:
     Raises:
         ConfigError: A check failed; the training step has not been compiled.
         RunError: Too many updates in a row were non-finite, the devices' copies of the learner differ, a hook of the
-            task failed, or another process of the job failed.
+            task failed, another process of the job failed, or this is the viewer's process.
     """
-    with process_of(task) as process:
+    if is_viewer_process():
+        raise RunError(
+            "The viewer's process imports the program, and must not train. Put the call that trains under "
+            '`if __name__ == "__main__":`.'
+        )
+    console.quiet = not is_main_process()
+    peers = meet_peers()
+    before = name_lost_peers(peers, lambda: "before the first iteration")
+    with reraise_exits(), run_log(task.config.log_level) as log, before:
         start = find_start(task.config, task.task_name)
         with fail_together():
             check_start(task, start)
@@ -68,47 +76,18 @@ def train(task: RLTask[Any]) -> RunResult:
         if isinstance(task, DistributedRLTask):
             task.verify_distributed_setup()
         elif isinstance(task.config, DistributedRLConfig):  # decided by the options, not by the task's class
-            log_setup(task, process.peers, verify_setup(task))
+            log_setup(task, peers, verify_setup(task))
         else:
-            log_setup(task, process.peers)
+            log_setup(task, peers)
         print_start(inspect_start(task))
         print_resumed(task, start)
-        with open_run(task, start, loggers, process) as run:
+        with open_run(task, start, loggers, log) as run:
             del start  # the checkpoint's arrays would take memory throughout the run
             step = compile_step(run)
-            with name_lost_peers(process.peers, lambda: f"in iteration {run.progress.iteration + 1}"):
+            with name_lost_peers(peers, lambda: f"in iteration {run.progress.iteration + 1}"):
                 loop(run, step)
         print_summary(run)
         return RunResult(exit_code=run.stop.exit_code, run_dir=run.run_dir)
-
-
-class Process(NamedTuple):
-    """This process's part in a job."""
-
-    peers: Peers
-    log: RunLog
-
-
-@contextlib.contextmanager
-def process_of(task: RLTask[Any]) -> Iterator[Process]:
-    """Meets the other processes of a job, and collects the records of the block for the run's log.
-
-    Raises:
-        RunError: This is the viewer's process, or another process was lost in the block.
-    """
-    if is_viewer_process():
-        raise RunError(
-            "The viewer's process imports the program, and must not train. Put the call that trains under "
-            '`if __name__ == "__main__":`.'
-        )
-    console.quiet = not is_main_process()
-    peers = meet_peers()
-    with (
-        reraise_exits(),
-        run_log(task.config.log_level) as log,
-        name_lost_peers(peers, lambda: "before the first iteration"),
-    ):
-        yield Process(peers, log)
 
 
 def traced_state(task: RLTask[Any], start: Start) -> tuple[RunState, TracedStep]:
@@ -119,7 +98,7 @@ def traced_state(task: RLTask[Any], start: Start) -> tuple[RunState, TracedStep]
     return state, TracedStep(task.layout, task.make_train_step(task.layout.axis_name), state.get(), donate=donate)
 
 
-def open_run(task: RLTask[Any], start: Start, loggers: Sequence[AbstractLogger], process: Process) -> Run:
+def open_run(task: RLTask[Any], start: Start, loggers: Sequence[AbstractLogger], log: RunLog) -> Run:
     """Places the state that a run starts from, and opens the run's parts. Only process 0 has loggers.
 
     Raises:
@@ -132,7 +111,7 @@ def open_run(task: RLTask[Any], start: Start, loggers: Sequence[AbstractLogger],
         with fail_together():
             setup_s, (state, traced) = _timed(lambda: traced_state(task, start))
         stack.callback(state.release)
-        run_dir = _open_run_dir(task, start, process.log, stack)
+        run_dir = _open_run_dir(task, start, log, stack)
         stop = stack.enter_context(stop_on_signal())
         progress, group = started_progress(config, start), Loggers(loggers, failures)
         max_runtime_s = seconds_of("max_runtime", config.max_runtime)
@@ -239,8 +218,8 @@ def open_files(
             line=task.learner_info().line,
         )
     )
-    policy = PolicyExport(task.policy_of(task.initial_learner().state), task.obs_sizes)
-    saver = Saver(run_dir, task, failures, {**policy.arrays(), **task.kept_arrays()})
+    programs = program_arrays(task.policy_of(task.initial_learner().state), task.obs_sizes)
+    saver = Saver(run_dir, task, failures, {**programs, **task.kept_arrays()})
     if start.run_dir is not None and start.resumed is not None:
         saver.newest = start.resumed.iteration, start.resumed.path.absolute()
     return saver

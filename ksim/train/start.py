@@ -19,7 +19,7 @@ from ksim.checkpoint.format import (
 )
 from ksim.checkpoint.options import AUTO, auto_run_dir, check_resumed, is_fixed, resumed_path
 from ksim.checkpoint.progress import Progress
-from ksim.checkpoint.run_dir import check_can_be_made, check_run_dir, holds_run
+from ksim.checkpoint.run_dir import check_can_be_made, check_run_dir, holds_run, settings_of
 from ksim.checkpoint.snapshot import (
     changed_options,
     check_policy_fits,
@@ -30,7 +30,6 @@ from ksim.checkpoint.snapshot import (
 )
 from ksim.config import as_argument
 from ksim.errors import ConfigError
-from ksim.host.plain_yaml import read_yaml
 from ksim.host.terminal import print_figures, print_warning
 from ksim.log.jsonl import METRICS, cut_lines, set_lines_aside
 from ksim.parallel.multihost import fail_together, gather_texts, is_main_process, num_processes
@@ -250,13 +249,8 @@ def _look_for_beginning(config: RLConfig, task_name: str) -> Start:
 
 def _check_began_afresh(run_dir: Path) -> None:
     """Raises ConfigError for a run without checkpoints that had started from a checkpoint of another run."""
-    path = run_dir / "config.yaml"
-    try:
-        options = read_yaml(path.read_bytes()) if path.is_file() else None
-    except (OSError, ValueError):
-        return
     for name in ("resume", "load_weights"):
-        source = options.get(name) if isinstance(options, dict) else None
+        source = settings_of(run_dir).get(name)
         if source not in (None, AUTO):
             raise ConfigError(
                 f"run_dir ({run_dir}) had begun with {as_argument(name, source)} and was stopped before its first "

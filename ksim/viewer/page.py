@@ -21,15 +21,9 @@ _PHONE_AWAY, _PHONE_LOWER = 1.9, 0.31
 
 
 class Page:
-    """A served page with robots in the pose of the model's first keyframe, and a badge that says what is shown.
+    """A served page with robots at rest, as `data` has them, and a badge that says what is shown.
 
-    Attributes:
-        server: viser's server.
-        channel: The connection to ksim's script on the page.
-        scene: The robots and their world.
-        data: The pose in which they rest.
-        status: The first line of the panel.
-        num_axes: The number of axes that the page's stick and keys drive.
+    `status` is the first line of the panel, and `num_axes` the number of axes that the page's stick and keys drive.
     """
 
     def __init__(self, model: PhysicsModel, num_robots: int, *, host: str, port: int) -> None:

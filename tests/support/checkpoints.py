@@ -5,7 +5,7 @@ from ksim.checkpoint.progress import KEPT
 from ksim.checkpoint.run_dir import save_program
 from ksim.checkpoint.snapshot import named_arrays, plain_config, restored, run_document, versions
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.policy.load import PolicyExport
+from ksim.policy.load import program_arrays
 
 DOCUMENT = {"iteration": 1, "num_devices": 1, "progress": dict.fromkeys(KEPT, 1), "config": {}, "versions": {}}
 """The least that the document of a checkpoint says."""
@@ -35,7 +35,7 @@ def save_run(task, run_dir, iteration=1):
     model = NormalizedActorCritic(task.initial_learner().network, state.learner.normalizer)
     progress = dict.fromkeys(KEPT, iteration)
     document = run_document(task, iteration=iteration, progress=progress, last_episodes={"return": 1.5})
-    arrays = named_arrays(state) | PolicyExport(model, task.obs_sizes).arrays()
+    arrays = named_arrays(state) | program_arrays(model, task.obs_sizes)
     write_checkpoint(run_dir / CHECKPOINTS / str(iteration), arrays, document)
     save_program(task.config, None, run_dir)
     return state

@@ -1,4 +1,5 @@
-from ksim.tools.hlo import Program, loop_of, result_bytes
+from ksim.preflight.devices import result_bytes
+from ksim.tools.hlo import Program, loop_of
 
 # A loop of 24 passes with a branch in it and an inner loop of 4, an all-reduce in a loop of 16 whose length stands in
 # its condition, and a loop of unknown length.

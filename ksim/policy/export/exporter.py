@@ -13,7 +13,7 @@ from ksim.checkpoint.format import read_checkpoint
 from ksim.checkpoint.run_dir import holds_run
 from ksim.checkpoint.snapshot import write_policy_alone
 from ksim.errors import ConfigError, RunError
-from ksim.host.files import output_dir, whole_file
+from ksim.host.files import output_dir, write_whole
 from ksim.host.machine import import_extra
 from ksim.host.terminal import print_figures, warn_user
 from ksim.nn.actor_critic import act
@@ -21,7 +21,7 @@ from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.physics.model import edited_spec, load_spec
 from ksim.policy.export.metadata import policy_metadata
 from ksim.policy.export.robot_file import ROBOT_FILE, robot_files
-from ksim.policy.load import PolicyContext, PolicyExport, load_task_policy
+from ksim.policy.load import PolicyContext, load_task_policy, program_arrays
 from ksim.policy.program import DeterministicPolicy, deterministic_policy, export_policy, policy_arrays
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.result import RunResult
@@ -60,7 +60,7 @@ def export_checkpoint(task: RLTask[Any]) -> RunResult:
     checkpoint, context, model = load_task_policy(task)
     # <run>/checkpoints/<number>
     out_dir = output_dir("export_dir", task.config.export_dir, checkpoint.parents[1] / "export")
-    programs = PolicyExport(model, context.task.obs_sizes).arrays()
+    programs = program_arrays(model, context.task.obs_sizes)
     policy_alone = write_policy_alone(read_checkpoint(checkpoint), out_dir, programs)
     # Independent of the run's precision: ONNX Runtime has only float32.
     with jax.default_matmul_precision("highest"):
@@ -132,8 +132,7 @@ def _write_robot(directory: Path, context: PolicyContext) -> str:
 
 def _write(directory: Path, contents: Mapping[str, bytes]) -> None:
     for name, content in contents.items():
-        with whole_file(directory / name) as temporary:
-            temporary.write_bytes(content)
+        write_whole(directory / name, content)
 
 
 def largest_difference(onnx_model: bytes, model: NormalizedActorCritic) -> float:

@@ -65,7 +65,8 @@ def model_record(model: PhysicsModel) -> dict[str, Any]:
         ConfigError: A number is non-finite, which JSON cannot hold.
     """
     mj_model = model.mj_model
-    names = {kind: [part(i).name for i in range(count)] for kind, part, count in _named(mj_model)}
+    counts = {"body": mj_model.nbody, "joint": mj_model.njnt, "geom": mj_model.ngeom, "site": mj_model.nsite}
+    names = {kind: [getattr(mj_model, kind)(i).name for i in range(count)] for kind, count in counts.items()}
     names_of_fields = [beginning + name for beginning, ends in FIELDS.items() for name in ends.split()]
     fields = {name: getattr(mj_model, name) for name in names_of_fields}
     options = {name: getattr(mj_model.opt, name) for name in dir(mj_model.opt) if not name.startswith("_")}
@@ -76,15 +77,6 @@ def model_record(model: PhysicsModel) -> dict[str, Any]:
         "structure": _values({name: getattr(mj_model, name) for name in STRUCTURE}),
         "fields": _values({name: array for name, array in fields.items() if array.size}),
     }
-
-
-def _named(mj_model: mujoco.MjModel) -> list[tuple[str, Any, int]]:
-    return [
-        ("body", mj_model.body, mj_model.nbody),
-        ("joint", mj_model.joint, mj_model.njnt),
-        ("geom", mj_model.geom, mj_model.ngeom),
-        ("site", mj_model.site, mj_model.nsite),
-    ]
 
 
 def _sensors(mj_model: mujoco.MjModel) -> list[dict[str, Any]]:
