@@ -29,12 +29,11 @@ from ksim.errors import ConfigError
 from ksim.physics import PhysicsModel
 from ksim.physics.constants import LOOKS, check_overrides, check_simple_bodies, derive_constants
 from ksim.physics.contact_sizes import HOLD, NUM_STEPS, NUM_TRIALS, ContactSizes, largest_sizes
-from ksim.physics.engine import AbstractEngine
+from ksim.physics.engine import STATE_FIELDS, AbstractEngine
 from ksim.physics.mujoco import MujocoEngine
 from ksim.physics.warp import OVERFLOWS, WarpEngine
 from ksim.types import EnvState, Metrics, Overrides, PhysicsState
 
-STATE = ("qpos", "qvel", "act", "qacc_warmstart", "time")
 APPLIED = ("xfrc_applied", "qfrc_applied")
 EXTRA = {"mocap_pos": "nmocap", "mocap_quat": "nmocap", "eq_active": "neq"}
 """State fields that only some models have, with the size of the model that is nonzero if it has them."""
@@ -51,7 +50,7 @@ DERIVED = (
 _UNKNOWN = tuple(
     field.name
     for field in dataclasses.fields(mjx.Data)
-    if field.name not in (*STATE, *APPLIED, *EXTRA, *KEPT, *DERIVED)
+    if field.name not in (*STATE_FIELDS, *APPLIED, *EXTRA, *KEPT, *DERIVED)
 )
 _patching = threading.RLock()
 
@@ -179,7 +178,7 @@ class InsteadOfMjx(abc.ABC):
 
     def _filled(self, data: Any, state: PhysicsState) -> Any:
         """The data with a state and its derived fields; the unknown fields are filled."""
-        known: dict[str, Any] = {name: getattr(state, name) for name in STATE} | state.derived | state.extra
+        known: dict[str, Any] = {name: getattr(state, name) for name in STATE_FIELDS} | state.derived | state.extra
         changes = self._filler(_unknown(data))
         for name, x in known.items():
             old = getattr(data, name)
@@ -201,7 +200,7 @@ class InsteadOfMjx(abc.ABC):
         return model
 
     def _state(self, data: Any) -> PhysicsState:
-        fields = {name: getattr(data, name) for name in STATE}
+        fields = {name: getattr(data, name) for name in STATE_FIELDS}
         if len(self._quaternions):  # MJX normalises them, native MuJoCo does not
             q_j4 = data.qpos[self._quaternions]
             unit_j4 = q_j4 / jnp.linalg.norm(q_j4, axis=1, keepdims=True)

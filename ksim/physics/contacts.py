@@ -46,12 +46,7 @@ _EVERYWHERE_M = 100.0
 
 def add_touch_sensor(spec: mujoco.MjSpec, name: str, site: str) -> None:
     """Adds a touch sensor: the sum of the contact forces, in N, on the site's body within the site."""
-    spec.add_sensor(
-        name=name,
-        type=mujoco.mjtSensor.mjSENS_TOUCH,
-        objtype=mujoco.mjtObj.mjOBJ_SITE,
-        objname=site,
-    )
+    spec.add_sensor(name=name, type=mujoco.mjtSensor.mjSENS_TOUCH, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)
 
 
 def add_body_touch_sensor(spec: mujoco.MjSpec, name: str, body: mujoco.MjsBody) -> None:

@@ -19,6 +19,8 @@ MotorCurve = Callable[[Any, Any], Any]
 Strike = Callable[[PhysicsState, Overrides], tuple[PhysicsState, Overrides]]
 """The effect of an event on the physics state and on the model fields that differ in this simulation."""
 
+STATE_FIELDS = ("qpos", "qvel", "act", "qacc_warmstart", "time")
+"""Fields of `PhysicsState` that every simulation resumes from, by their names in MjData."""
 ALWAYS_DERIVED = ("sensordata",)
 """Derived fields that every state has, whether or not a term needs them."""
 
@@ -60,14 +62,8 @@ class AbstractEngine(ABC):
 
     def without_applied_forces(self, state: PhysicsState) -> PhysicsState:
         """The state without external forces."""
-        applied = {name: jnp.zeros(shape) for name, shape in self.applied_shapes().items()}
-        return dataclasses.replace(state, applied=applied)
-
-    def applied_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the fields of external forces that states carry."""
-        mj_model = self.model.mj_model
-        shapes = {"xfrc_applied": (mj_model.nbody, 6), "qfrc_applied": (mj_model.nv,)}
-        return {name: shapes[name] for name in self.applied}
+        shapes = {"xfrc_applied": (self.model.mj_model.nbody, 6), "qfrc_applied": (self.model.mj_model.nv,)}
+        return dataclasses.replace(state, applied={name: jnp.zeros(shapes[name]) for name in self.applied})
 
     def actuator_velocity_at(self) -> tuple[np.ndarray, np.ndarray]:
         """For each actuator, the index in qvel of its joint's velocity, and its gear."""
@@ -93,47 +89,28 @@ def control_step(
     return engine.substeps(state, jnp.asarray(ctrl, jnp.float32), overrides), overrides
 
 
-def derived_fields(needs: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """The derived fields to carry, without duplicates: `ALWAYS_DERIVED` and the fields that terms need.
-
-    Raises:
-        ConfigError: A term needs a field that the engines do not provide.
-    """
-    wanted = tuple(dict.fromkeys([*ALWAYS_DERIVED, *needs]))
-    for name in wanted:
-        if name not in known:
-            raise ConfigError(f"No engine gives the derived field {name!r}. {near_misses(name, known)}")
-    return wanted
-
-
 APPLIED_FIELDS = ("xfrc_applied", "qfrc_applied")
 """Fields of MjData through which events can push bodies or joints, in every engine."""
 
 
-def applied_fields(wanted: Sequence[str]) -> tuple[str, ...]:
-    """The fields of external forces to carry, without duplicates: the fields that terms apply.
+def carried_fields(
+    needs: Sequence[str], applies: Sequence[str], known: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The derived fields and the fields of external forces that states carry, without duplicates.
 
     Raises:
-        ConfigError: A term applies a field that the engines do not support.
+        ConfigError: A term needs a derived field that is not `known`, or applies a force that engines do not support.
     """
-    for name in wanted:
-        if name not in APPLIED_FIELDS:
-            raise ConfigError(f"No engine takes the applied field {name!r}. {near_misses(name, APPLIED_FIELDS)}")
-    return tuple(dict.fromkeys(wanted))
+    derived, applied = dict.fromkeys([*ALWAYS_DERIVED, *needs]), dict.fromkeys(applies)
+    for use, wanted, names in (("takes the applied", applied, APPLIED_FIELDS), ("gives the derived", derived, known)):
+        for name in wanted:
+            if name not in names:
+                raise ConfigError(f"No engine {use} field {name!r}. {near_misses(name, names)}")
+    return tuple(derived), tuple(applied)
 
 
 DERIVED_FIELDS = (
-    "sensordata",
-    "xpos",
-    "xquat",
-    "xipos",
-    "site_xpos",
-    "site_xmat",
-    "geom_xpos",
-    "subtree_com",
-    "cinert",
-    "cvel",
-    "actuator_force",
-    "qfrc_actuator",
+    *("sensordata", "xpos", "xquat", "xipos", "site_xpos", "site_xmat", "geom_xpos", "subtree_com", "cinert", "cvel"),
+    *("actuator_force", "qfrc_actuator"),
 )
 """Fields of MjData that every engine can provide."""

@@ -81,10 +81,7 @@ class _Struct(ctypes.Structure):
 
 
 class _ApiVersion(_Struct):
-    _fields_ = (
-        ("major", ctypes.c_int),
-        ("minor", ctypes.c_int),
-    )
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int))
 
 
 class _Metadata(ctypes.Structure):
@@ -103,10 +100,7 @@ class _Extension(ctypes.Structure):
 
 
 class _ErrorArgs(_Struct):
-    _fields_ = (
-        ("message", ctypes.c_char_p),
-        ("code", ctypes.c_int),
-    )
+    _fields_ = (("message", ctypes.c_char_p), ("code", ctypes.c_int))
 
 
 class _Api(_Struct):

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ksim.errors import ConfigError
 from ksim.physics.constants import check_overrides
-from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
+from ksim.physics.engine import DERIVED_FIELDS, STATE_FIELDS, AbstractEngine, MotorCurve, carried_fields
 from ksim.physics.mjx_support import check_supported, check_touch, explained, mjx
 from ksim.physics.model import PhysicsModel
 from ksim.types import Device, Overrides, PhysicsState
@@ -44,9 +44,8 @@ class MjxEngine(AbstractEngine):
     ) -> None:
         """Creates the engine; `make_engine` describes the arguments. `known` are the fields that `needs` may name."""
         self.model = model
-        self.applied = applied_fields(applies)
         self._motor_curve = motor_curve
-        self.derived = derived_fields(needs, known)
+        self.derived, self.applied = carried_fields(needs, applies, known)
         try:
             # The device is given because MJX takes the first device of all processes, which only process 0 can address.
             self._model, self._data = self._put(jax.local_devices()[0])
@@ -110,11 +109,7 @@ class MjxEngine(AbstractEngine):
     def _state(self, data: mjx.Data, before: PhysicsState) -> PhysicsState:
         """The state in `data`, with the external forces of the state `before`."""
         return PhysicsState(
-            qpos=data.qpos,
-            qvel=data.qvel,
-            act=data.act,
-            qacc_warmstart=data.qacc_warmstart,
-            time=data.time,
+            **{name: getattr(data, name) for name in STATE_FIELDS},
             derived={name: self._derived(data, name) for name in self.derived},
             applied=before.applied,
             extra={name: getattr(data, name) for name in before.extra},
@@ -127,13 +122,5 @@ class MjxEngine(AbstractEngine):
 
 
 def _load(data: mjx.Data, state: PhysicsState, ctrl: Float[Array, " u"]) -> mjx.Data:
-    return data.replace(
-        qpos=state.qpos,
-        qvel=state.qvel,
-        act=state.act,
-        qacc_warmstart=state.qacc_warmstart,
-        time=state.time,
-        ctrl=ctrl,
-        **state.applied,
-        **state.extra,
-    )
+    fields = {name: getattr(state, name) for name in STATE_FIELDS}
+    return data.replace(**fields, ctrl=ctrl, **state.applied, **state.extra)

@@ -216,16 +216,12 @@ def _plugins(model: mujoco.MjModel) -> Iterator[str]:
 
 def _contact_sensors(model: mujoco.MjModel) -> Iterator[str]:
     for i in np.flatnonzero(model.sensor_type == int(mujoco.mjtSensor.mjSENS_CONTACT)):
-        what = label(model, "sensor", int(i))
-        yield from (f"{what} is a <contact> {problem}" for problem in _of_contact_sensor(model, int(i)))
-
-
-def _of_contact_sensor(model: mujoco.MjModel, sensor: int) -> Iterator[str]:
-    types = {mujoco.mjtObj(int(x[sensor])).name[6:] for x in (model.sensor_objtype, model.sensor_reftype)}
-    for kind in types & set(_MATCHED_BY):
-        yield f"that matches by {_MATCHED_BY[kind]}; match by geom1 and geom2"
-    if model.sensor_intprm[sensor, 1] == 3:
-        yield 'with reduce="netforce"; write mindist or maxforce'
+        what = f"{label(model, 'sensor', int(i))} is a <contact>"
+        types = {mujoco.mjtObj(int(x[i])).name[6:] for x in (model.sensor_objtype, model.sensor_reftype)}
+        for kind in types & set(_MATCHED_BY):
+            yield f"{what} that matches by {_MATCHED_BY[kind]}; match by geom1 and geom2"
+        if model.sensor_intprm[i, 1] == 3:
+            yield f'{what} with reduce="netforce"; write mindist or maxforce'
 
 
 def explained(reason: str, model: mujoco.MjModel) -> str:

@@ -23,12 +23,7 @@ MIN_DT, MAX_DT = 1e-6, 1.0
 """Bounds of the physics step, in s. With smaller steps, the simulation's time in float32 soon stops advancing."""
 MAX_DECIMATION = 10_000
 """The most physics steps in a control step."""
-_EXTRA_STATE = {
-    "mocap_pos": "nmocap",
-    "mocap_quat": "nmocap",
-    "plastic": "nplastic",
-    "plugin_state": "npluginstate",
-}
+_EXTRA_STATE = {"mocap_pos": "nmocap", "mocap_quat": "nmocap", "plastic": "nplastic", "plugin_state": "npluginstate"}
 """Fields of MjData that only some models have in their state, each with the field of MjModel that holds its size."""
 
 
@@ -155,12 +150,7 @@ def compile_model(
 
 
 def edited_spec(
-    spec: mujoco.MjSpec,
-    *,
-    dt: float,
-    edits: Iterable[SpecEdit] = (),
-    terrain: Terrain | None = None,
-    of_file: str = "",
+    spec: mujoco.MjSpec, *, dt: float, edits: Iterable[SpecEdit] = (), terrain: Terrain | None = None, of_file: str = ""
 ) -> mujoco.MjSpec:
     """The spec that `compile_model` compiles. `of_file` names the file in messages."""
     spec = _copy(spec, of_file)

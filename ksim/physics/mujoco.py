@@ -20,14 +20,13 @@ from mujoco.batch import Batch, SimulationError
 from ksim.errors import ConfigError
 from ksim.host.machine import num_cores
 from ksim.physics.constants import BatchConstants, as_in_mjx, check_overrides
-from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
+from ksim.physics.engine import DERIVED_FIELDS, STATE_FIELDS, AbstractEngine, MotorCurve, carried_fields
 from ksim.physics.host_call import HostFunction, host_function
 from ksim.physics.model import PhysicsModel
 from ksim.types import Overrides, PhysicsState
 
 logger = logging.getLogger(__name__)
 
-_STATE_FIELDS = ("qpos", "qvel", "act", "qacc_warmstart", "time")
 _FORCE_RANGE = "actuator_forcerange"
 _motor_curves = itertools.count()
 """Numbers of motor curves, in the order of their creation in the process. Functions cannot be compared, so each engine
@@ -64,9 +63,8 @@ class MujocoEngine(AbstractEngine):
         may name.
         """
         self.model = model
-        self.applied = applied_fields(applies)
         self._motor_curve = motor_curve
-        self.derived = derived_fields(needs, known)
+        self.derived, self.applied = carried_fields(needs, applies, known)
         silence_warnings()
         try:
             Batch(model.mj_model, 1, 1).step()
@@ -77,7 +75,7 @@ class MujocoEngine(AbstractEngine):
             ) from error
         self._pool = _BatchPool(model.mj_model, max(1, num_cores() // num_devices))
         data = mujoco.MjData(model.mj_model)
-        self._state_shapes = {name: np.shape(getattr(data, name)) for name in (*_STATE_FIELDS, *model.extra_state)}
+        self._state_shapes = {name: np.shape(getattr(data, name)) for name in (*STATE_FIELDS, *model.extra_state)}
         self._derived_shapes = {name: np.shape(getattr(data, name)) for name in self.derived}
         self._content = self._pool.digest() + (b"" if motor_curve is None else b"%d" % next(_motor_curves))
         self._host_functions: dict[_Call, HostFunction] = {}
@@ -101,13 +99,15 @@ class MujocoEngine(AbstractEngine):
         check_overrides(self.model.mj_model, overrides)
         # Sorted, since the pool keeps a batch for each order of fields.
         overrides = dict(sorted(as_in_mjx(self.model.mj_model, overrides).items()))
-        fields = _state_fields(state) | state.applied
+        fields = {name: getattr(state, name) for name in STATE_FIELDS} | state.extra | state.applied
         inputs = jnp.concatenate([jnp.ravel(x) for x in (*fields.values(), *overrides.values(), ctrl)])
         out_shapes = self._state_shapes | self._derived_shapes
         step = self._host_function(_Call(tuple(fields), tuple(overrides), ctrl.shape, num_substeps))
-        out = _unpack(step(inputs.astype(jnp.float32), sum(map(math.prod, out_shapes.values()))), out_shapes)
+        ends = np.cumsum([math.prod(shape) for shape in out_shapes.values()]).tolist()
+        parts = jnp.split(step(inputs.astype(jnp.float32), ends[-1]), ends[:-1])
+        out = {name: x.reshape(shape) for (name, shape), x in zip(out_shapes.items(), parts, strict=True)}
         return PhysicsState(
-            **{name: out[name] for name in _STATE_FIELDS},
+            **{name: out[name] for name in STATE_FIELDS},
             derived={name: out[name] for name in self.derived},
             applied=state.applied,
             extra={name: out[name] for name in state.extra},
@@ -164,20 +164,6 @@ class _Call(NamedTuple):
     overrides: tuple[str, ...]
     ctrl_shape: tuple[int, ...]
     num_substeps: int
-
-
-def _state_fields(state: PhysicsState) -> dict[str, Array]:
-    """All fields from which a simulation resumes, by name in MjData."""
-    return {name: getattr(state, name) for name in _STATE_FIELDS} | state.extra
-
-
-def _unpack(row: Array, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
-    parts, start = {}, 0
-    for name, shape in shapes.items():
-        stop = start + math.prod(shape)
-        parts[name] = row[start:stop].reshape(shape)
-        start = stop
-    return parts
 
 
 def _copy_columns(rows: np.ndarray, start: int, views: Sequence[np.ndarray]) -> int:

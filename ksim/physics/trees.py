@@ -10,7 +10,7 @@ import functools
 import hashlib
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 import mujoco
@@ -116,22 +116,17 @@ DRIVEN_WEIGHT = 1e-2
 joints cannot close a loop."""
 MAX_STEP = 0.3
 """Largest change of a joint in one step, in rad or m."""
-_FREE, _BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
+_BALL = int(mujoco.mjtJoint.mjJNT_BALL)
 _ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 _DISABLED = mujoco.mjtDisableBit.mjDSBL_CONTACT | mujoco.mjtDisableBit.mjDSBL_LIMIT
 _EQUALITY = int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
-
-
-def has_loops(model: mujoco.MjModel) -> bool:
-    """Whether equality constraints are active at the start."""
-    return bool(model.neq and np.any(model.eq_active0) and model.nv)
 
 
 class Loops:
     """The closed loops of a model. Without active equality constraints, all states are returned unchanged."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
-        self.are_there = has_loops(model)
+        self.are_there = bool(model.neq and np.any(model.eq_active0) and model.nv)  # active at the start
         self._original, self._lock = model, threading.Lock()
         self._functions: dict[tuple[str, ...], HostFunction] = {}
 
@@ -162,22 +157,21 @@ class Loops:
             weight_v[start : start + 6] = 0.0
         return weight_v
 
-    def closed(
-        self, qpos: np.ndarray, qvel: np.ndarray | None = None, held: Sequence[int] = ()
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def closed(self, qpos: np.ndarray, qvel: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, float]:
         """The nearest pose with closed loops, velocities that keep them closed, and the remaining gap.
+
+        The base never moves.
 
         Args:
             qpos: The pose, (q,).
             qvel: Velocities, (v,); None: at rest.
-            held: Degrees of freedom that do not move. The base never moves.
 
         Returns:
             The pose, (q,); the velocities, (v,); and the gap. The gap is the largest violation of a constraint, in m or
             rad. For a non-finite pose it is NaN, and the pose is returned unchanged.
         """
         with self._lock:
-            return self._closed(qpos, np.zeros(self._original.nv) if qvel is None else qvel, held)
+            return self._closed(qpos, np.zeros(self._original.nv) if qvel is None else qvel)
 
     def gap(self, qpos: np.ndarray) -> float:
         """The largest violation of an equality constraint in a pose, in m or rad."""
@@ -223,18 +217,17 @@ class Loops:
                     start += math.prod(view.shape)
                 result[:] = row[: nq + nv]
                 if np.isfinite(row).all():
-                    qpos, qvel, _ = self._closed(row[:nq].astype(float), row[nq : nq + nv].astype(float), ())
+                    qpos, qvel, _ = self._closed(row[:nq].astype(float), row[nq : nq + nv].astype(float))
                     result[:nq], result[nq:] = qpos, qvel
             for view, value in zip(views, before, strict=True):
                 view[...] = value
 
-    def _closed(self, qpos: np.ndarray, qvel: np.ndarray, held: Sequence[int]) -> tuple[np.ndarray, np.ndarray, float]:
+    def _closed(self, qpos: np.ndarray, qvel: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
         if not self.are_there:
             return qpos.copy(), qvel.copy(), 0.0
         if not np.isfinite(qpos).all():
             return qpos.copy(), qvel.copy(), math.nan
-        weight_v, data = self._weight_v.copy(), self._data
-        weight_v[list(held)] = 0.0
+        weight_v, data = self._weight_v, self._data
         data.qpos[:] = qpos
         jacobian, error = self._rows()
         best, least = qpos.copy(), float(np.abs(error).max(initial=0.0))

@@ -17,6 +17,7 @@ from ksim.robot.describe import (
     grouped,
     in_world,
     lowest_point,
+    posed,
     rounded_to,
     wheels,
 )
@@ -193,9 +194,7 @@ def _qpos(spec: mujoco.MjSpec, stance: Stance) -> np.ndarray:
 
 def _rest_height(model: mujoco.MjModel, qpos: np.ndarray, feet: Sequence[Foot]) -> float:
     """Mean height of the feet's boxes above the floor, in m."""
-    data = mujoco.MjData(model)
-    data.qpos[:] = qpos
-    mujoco.mj_kinematics(model, data)
+    data = posed(model, qpos)
     heights = [in_world(data, model.body(foot.body).id, foot.pos)[2] for foot in feet]
     return float(np.mean(heights)) - Ground(model).level
 
@@ -372,10 +371,7 @@ def _below(model: mujoco.MjModel, found: RobotDescription) -> float:
 
 def _at_start(model: mujoco.MjModel) -> mujoco.MjData:
     """The model's data in the pose in which episodes start, after `mj_kinematics`."""
-    data = mujoco.MjData(model)
-    data.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0
-    mujoco.mj_kinematics(model, data)
-    return data
+    return posed(model, model.key_qpos[0] if model.nkey else model.qpos0)
 
 
 def _tip_position(model: mujoco.MjModel, data: mujoco.MjData, found: RobotDescription) -> np.ndarray:

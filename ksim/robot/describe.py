@@ -235,7 +235,7 @@ def _is_carried_by_legs(spec: mujoco.MjSpec, body: str) -> bool:
         legs = look_at(model).legs
     except ConfigError:
         return False
-    base, data = model.body(body).id, _in_reference(model)
+    base, data = model.body(body).id, posed(model, clipped_reference(model))
     geoms = [g for g in range(model.ngeom) if collides(model, g)]
     low = lambda geoms: min((float(lowest_point(model, data, g)[2]) for g in geoms), default=np.inf)
     own = low(g for g in geoms if model.body_weldid[model.geom_bodyid[g]] == base)
@@ -285,7 +285,7 @@ def base_lift(model: mujoco.MjModel) -> float:
     geoms = [g for g in range(model.ngeom) if model.geom_bodyid[g] in bodies and collides(model, g)]
     if base is None or not geoms:
         return 0.0
-    data = _in_reference(model)
+    data = posed(model, clipped_reference(model))
     fixed = model.body_weldid == base
     mass, heights = model.body_mass[fixed], data.xipos[fixed, 2] - data.xpos[base, 2]
     if mass.sum() <= 0:
@@ -320,10 +320,10 @@ def _base(model: mujoco.MjModel, bodies: tuple[int, ...]) -> int | None:
     return next((b for b in bodies if free_joint_of(model, b) is not None), None)
 
 
-def _in_reference(model: mujoco.MjModel) -> mujoco.MjData:
-    """The model's data in the reference pose, with joints clipped to their ranges, after `mj_kinematics`."""
+def posed(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
+    """The model's data in a pose, after `mj_kinematics`."""
     data = mujoco.MjData(model)
-    data.qpos[:] = clipped_reference(model)
+    data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)
     return data
 
@@ -388,8 +388,7 @@ def _tip(model: mujoco.MjModel, bodies: tuple[int, ...]) -> tuple[str, np.ndarra
     for b in bodies:
         depth[b] = depth.get(int(model.body_parentid[b]), 0) + int(model.body_jntnum[b])
     last = [b for b in bodies if depth[b] == max(depth.values())]
-    data = mujoco.MjData(model)
-    mujoco.mj_kinematics(model, data)
+    data = posed(model, model.qpos0)
     # Of bodies behind equally many joints, the first in the tree has the last joint.
     anchor_3 = data.xanchor[model.body_jntadr[last[0]] + model.body_jntnum[last[0]] - 1]
     points = [(b, np.zeros(3)) for b in last]
@@ -421,7 +420,7 @@ def _other_arms(model: mujoco.MjModel, tip: int) -> Iterator[str]:
 
 
 def _legs(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> Iterator[Leg]:
-    data = _in_reference(model)
+    data = posed(model, clipped_reference(model))
     chains = _branches(model, base, bodies)
     lowest = {}
     for branch, members in chains.items():

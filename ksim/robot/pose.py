@@ -12,7 +12,7 @@ from ksim.errors import ConfigError
 from ksim.physics import Ground
 from ksim.physics.names import base_height_of, base_rotation, with_level_base
 from ksim.physics.trees import OPEN, Loops
-from ksim.robot.describe import Leg, clipped_reference, collides, in_world, lowest_point
+from ksim.robot.describe import Leg, clipped_reference, collides, in_world, lowest_point, posed
 
 SETTLE_S = 3.0
 MAX_TILT_RAD = 0.25
@@ -120,9 +120,7 @@ def candidates(model: mujoco.MjModel, base: str, legs: Sequence[Leg]) -> Iterato
 
 def on_ground(model: mujoco.MjModel, base: str, qpos: np.ndarray) -> np.ndarray:
     """A pose with the base level, facing along x, and the lowest colliding part of the robot on the ground."""
-    data = mujoco.MjData(model)
-    data.qpos[:] = with_level_base(model, qpos, 0.0)
-    mujoco.mj_kinematics(model, data)
+    data = posed(model, with_level_base(model, qpos, 0.0))
     root = model.body_rootid[model.body(base).id]
     geoms = [g for g in range(model.ngeom) if model.body_rootid[model.geom_bodyid[g]] == root and collides(model, g)]
     lowest = min(float(lowest_point(model, data, g)[2]) for g in geoms)

@@ -1,6 +1,6 @@
 """Additions to a robot's model that training needs. All functions change the given spec, never a file."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -253,14 +253,8 @@ def add_feet(spec: mujoco.MjSpec, feet: Sequence[Foot]) -> None:
             rgba=[0.2, 0.6, 0.9, 0.3],
         )
         add_touch_sensor(spec, foot.touch, foot.name)
-        for k, part in enumerate((below for below in _bodies_below(body) if below.geoms), start=1):
+        for k, part in enumerate((below for below in body.find_all("body") if below.geoms), start=1):
             add_body_touch_sensor(spec, part_of(foot.touch, k), part)
-
-
-def _bodies_below(body: mujoco.MjsBody) -> Iterator[mujoco.MjsBody]:
-    for child in body.bodies:
-        yield child
-        yield from _bodies_below(child)
 
 
 def add_imu(spec: mujoco.MjSpec, body: str, name: str = "imu") -> None:
