@@ -87,8 +87,10 @@ def holds_run(run_dir: Path) -> bool:
 
 def settings_of(run_dir: Path) -> Mapping[str, Any]:
     """The options in a run's config.yaml; empty if they cannot be read."""
+    path = run_dir / "config.yaml"
     try:
-        options = read_yaml((run_dir / "config.yaml").read_bytes())
+        # Not of a FIFO, which would be waited for.
+        options = read_yaml(path.read_bytes()) if path.is_file() else {}
     except (OSError, ValueError):
         return {}
     return options if isinstance(options, dict) else {}

@@ -15,7 +15,7 @@ from ksim.log.jsonl import read_evaluations, read_metrics
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-    """A run's metrics by iteration, NaN if a line has none, and its evaluations, lines of evaluations.jsonl.
+    """A run's metrics by iteration (NaN if a line has none) and its evaluations (lines of evaluations.jsonl).
 
     `date` is the time of the last write to the metrics, as in `2026-11-20 14:05`; empty if unknown.
     """

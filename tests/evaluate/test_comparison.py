@@ -1,5 +1,7 @@
 """Final figures and settings of runs in words."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -95,6 +97,9 @@ def test_settings_are_those_that_differ(tmp_path):
 
 def test_settings_that_cannot_be_read_are_said_to_be_so_and_count_for_no_difference(tmp_path):
     one, broken = write_config(tmp_path / "one", "seed: 0\n"), write_config(tmp_path / "broken", "seed: [\n")
-    (tmp_path / "none").mkdir()
-    found = differing_settings([one, broken, tmp_path / "none"])
-    assert found == {"config.yaml": ["read", "cannot be read", "cannot be read"]}
+    none, fifo = tmp_path / "none", tmp_path / "fifo"
+    none.mkdir()
+    fifo.mkdir()
+    os.mkfifo(fifo / "config.yaml")
+    found = differing_settings([one, broken, none, fifo])
+    assert found == {"config.yaml": ["read", *["cannot be read"] * 3]}
