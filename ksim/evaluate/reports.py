@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.saver import Saver
@@ -40,6 +40,13 @@ from ksim.types import LearnerState
 logger = logging.getLogger(__name__)
 
 
+class ReportedEpisode(NamedTuple):
+    """An evaluated episode, with its video and plots as `AbstractLogger.log_files` takes them."""
+
+    recording: Recording
+    files: dict[str, Path]
+
+
 class EpisodeReport:
     """Video and plots of one evaluated episode."""
 
@@ -55,11 +62,11 @@ class EpisodeReport:
 
     def __call__(
         self, model: AbstractActorCritic, name: str, *, with_video: bool, with_plots: bool
-    ) -> tuple[Recording, dict[str, Path]] | None:
+    ) -> ReportedEpisode | None:
         """Runs the episode again, renders it to `videos/<name>` and plots it in `plots`.
 
         Returns:
-            The recording, and the written files for `AbstractLogger.log_files`; None if no episode was recorded.
+            The episode with the files that could be written; None if no episode was recorded.
         """
         if not (with_video or with_plots):
             return None
@@ -71,7 +78,7 @@ class EpisodeReport:
                 return None
             plots = self._plot(recording) if with_plots else {}
             videos = self._film(recording, name) if with_video else {}
-            return recording, plots | videos
+            return ReportedEpisode(recording, plots | videos)
         return None
 
     def _plot(self, recording: Recording) -> dict[str, Path]:
@@ -207,10 +214,9 @@ class Reports:
         config, name, model = self._task.config, f"iteration_{progress.iteration}", self._task.policy_of(learner)
         episode = self._episode_report(model, name, with_video=config.video, with_plots=config.plots)
         if episode is not None:
-            recording, files = episode
-            actions = {f"action/{name}": action_t for name, action_t in recording.actions.items()}
+            actions = {f"action/{name}": action_t for name, action_t in episode.recording.actions.items()}
             self._loggers.log_samples(actions, progress.iteration, progress.env_steps)
-            self._loggers.log_files(files, progress.iteration, progress.env_steps)
+            self._loggers.log_files(episode.files, progress.iteration, progress.env_steps)
 
     def _plot_learning(self, progress: Progress) -> None:
         panels: dict[str, bytes] | None = None
@@ -248,7 +254,7 @@ def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
         write_whole(out_dir / "evaluation.json", json.dumps(record, indent=2) + "\n")
         report = EpisodeReport(lambda: context, out_dir, Failures(), lambda: stop.signal is not None)
         episode = report(model, f"iteration_{path.name}", with_video=task.config.video, with_plots=task.config.plots)
-        height = None if episode is None else height_words(episode[0])
+        height = None if episode is None else height_words(episode.recording)
         written = {"figures": out_dir / "evaluation.json", **report.paths}
         figures = evaluation_figures(evaluation) | ({} if height is None else {"height of the base": height})
         figures |= {name: str(file) for name, file in written.items()}

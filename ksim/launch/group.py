@@ -23,7 +23,11 @@ _CHILD = Path(__file__).parent / "child.py"
 
 @dataclass
 class Member:
-    """One process of a group, by its global id; `was_stopped`: as by SIGSTOP, when the group was ended."""
+    """One process of a group, by its global id.
+
+    `was_stopped` is whether it was stopped, as by SIGSTOP, when the group was ended, `was_killed` whether the launcher
+    sent SIGKILL.
+    """
 
     process_id: int
     output: AbstractOutput

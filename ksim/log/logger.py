@@ -57,7 +57,11 @@ class CheckpointUploads:
     """Uploads of a run's checkpoints: the last one when the run ends, all as they are written, or none."""
 
     def __init__(self, which: str, upload: Callable[[Path, int], None]) -> None:
-        """`upload` takes a checkpoint's directory and iteration; raises ConfigError if `which` is none of `CHOICES`."""
+        """Makes uploads by `upload`, which takes a checkpoint's directory and iteration.
+
+        Raises:
+            ConfigError: `which` is none of `CHOICES`.
+        """
         check_choice("checkpoints", which, CHOICES)
         self._which, self._upload = which, upload
         self._last: tuple[Path, int] | None = None

@@ -46,8 +46,12 @@ def trace_on_devices(function: Callable[..., Any], axis_name: str, num_devices: 
 
 def maps_over_devices(jaxpr: Any) -> bool:
     """Whether a jaxpr contains a pmap or a shard_map, also inside loops, branches and calls."""
-    inner = [x for eqn in jaxpr.eqns for x in jax.tree.leaves(list(eqn.params.values())) if hasattr(x, "eqns")]
-    return any(eqn.primitive.name in _MAPS for eqn in jaxpr.eqns) or any(map(maps_over_devices, inner))
+    return any(eqn.primitive.name in _MAPS or any(map(maps_over_devices, inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
+
+
+def inner_jaxprs(eqn: Any) -> list[Any]:
+    """The jaxprs of an equation's loop, branches or call."""
+    return [x for x in jax.tree.leaves(list(eqn.params.values())) if hasattr(x, "eqns")]
 
 
 def axes_reduced(jaxpr: Any) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from ksim.host.machine import num_cores
 from ksim.host.terminal import print_line
-from ksim.parallel.collectives import bind_axis
+from ksim.parallel.collectives import bind_axis, inner_jaxprs
 from ksim.parallel.devices import select_devices
 from ksim.parallel.layout import PmapDevices
 from ksim.preflight.memory import num_bytes
@@ -114,7 +114,7 @@ def _count(jaxpr: Any, axis_name: str) -> collections.Counter[int]:
         if is_collective and eqn.invars:  # `axis_index` sends nothing
             counts[sum(num_bytes(v.aval) for v in eqn.invars)] += 1
         turns = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-        for inner in (x for x in jax.tree.leaves(list(eqn.params.values())) if hasattr(x, "eqns")):
+        for inner in inner_jaxprs(eqn):
             counts.update({size: turns * times for size, times in _count(inner, axis_name).items()})
     return counts
 

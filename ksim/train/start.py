@@ -249,8 +249,9 @@ def _look_for_beginning(config: RLConfig, task_name: str) -> Start:
 
 def _check_began_afresh(run_dir: Path) -> None:
     """Raises ConfigError for a run without checkpoints that had started from a checkpoint of another run."""
+    settings = settings_of(run_dir)
     for name in ("resume", "load_weights"):
-        source = settings_of(run_dir).get(name)
+        source = settings.get(name)
         if source not in (None, AUTO):
             raise ConfigError(
                 f"run_dir ({run_dir}) had begun with {as_argument(name, source)} and was stopped before its first "
