@@ -265,7 +265,7 @@ class EpisodeRunner:
         start_s = time.perf_counter()
         with jax.default_device(self._device):
             model = on_device(model, self._device)
-            episodes = self._start(model, episode_key(self._seed))
+            episodes = self._start(model, jax.device_put(episode_key(self._seed), self._device))
             for _ in range(MAX_EPISODE_STEPS // CHUNK_STEPS):
                 episodes = self._advance(model, episodes)
                 is_running_e = np.asarray(episodes.is_running)
@@ -418,7 +418,7 @@ class Recorder:
         chunks = []
         with jax.default_device(self._device):
             model = on_device(model, self._device)
-            episodes = self._start(model, episode_key(self._seed))
+            episodes = self._start(model, jax.device_put(episode_key(self._seed), self._device))
             for _ in range(MAX_EPISODE_STEPS // CHUNK_STEPS):
                 episodes, recorded_te = self._advance(model, episodes)
                 chunks.append(jax.tree.map(np.asarray, recorded_te))

@@ -46,19 +46,37 @@ def test_evaluation_changes_nothing_of_the_training(tmp_path):
     assert_same_parameters(*learners, rtol=0, atol=0)
 
 
-def test_evaluation_is_compiled_once_for_all_policies(monkeypatch):
-    traces = []
-    advance = evaluator.advance_episodes
-    monkeypatch.setattr(evaluator, "advance_episodes", lambda *args: traces.append(1) or advance(*args))
+def test_evaluation_is_compiled_once_for_all_policies_and_chunks(monkeypatch):
+    monkeypatch.setattr(evaluator, "CHUNK_STEPS", 10)
+    compiled, counts = [], []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **__: compiled.append(event) if "backend_compile" in event else None
+    )
     task = point_mass_task(num_devices=1, eval_num_envs=2)
-    evaluate = evaluator.Evaluator(policy_context(task))
-    static = task.initial_learner().network
-    returns = []
-    for scale in (1.0, 2.0):
-        model = jax.tree.map(lambda x, scale=scale: scale * x if isinstance(x, jax.Array) else x, static)
-        returns.append(evaluate(model).figures["return"].mean)
+    context = policy_context(task)
+    evaluate = evaluator.Evaluator(context)
+    recorder = evaluator.Recorder(context.env, seed=0, device=context.device)
+
+    def counted(advance):
+        def advance_and_count(*args):
+            before, result = len(compiled), advance(*args)
+            counts.append(len(compiled) - before)
+            return result
+
+        return advance_and_count
+
+    for runner in (evaluate._runner, recorder):
+        monkeypatch.setattr(runner, "_advance", counted(runner._advance))
+    network = task.initial_learner().network
+    scaled = jax.tree.map(lambda x: 2.0 * x if isinstance(x, jax.Array) else x, network)
+    returns = [evaluate(model).figures["return"].mean for model in (network, scaled)]
     assert returns[0] != returns[1]
-    assert len(traces) == 1
+    assert len(counts) > 3
+    assert sum(counts) == 1
+    counts.clear()
+    recorder(network, lambda: False)
+    assert len(counts) > 1
+    assert sum(counts) == 1
 
 
 def test_stop_signal_during_an_evaluation_ends_it_and_the_run(tmp_path, monkeypatch):
