@@ -313,7 +313,7 @@ def test_all_terms_together_agree_with_native_mujoco(engine):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("engine", ["mjx", WARP])
+@pytest.mark.parametrize("engine", scale([WARP], ["mjx", WARP]))
 def test_terms_of_a_terrain_agree_with_native_mujoco(engine):
     # Apart from the others: on a heightfield the engines find other contacts, so that forces differ, and motions a bit.
     traced, native = (seen_under(name, terms_of_a_terrain) for name in (engine, "mujoco"))

@@ -141,7 +141,7 @@ LOST = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("lost", scale(["coordinator killed", "worker stopped"], LOST))
+@pytest.mark.parametrize("lost", scale(["coordinator killed"], LOST))
 def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(lost, layout, launch, tmp_path):
     victim, number, code_expected, message = LOST[lost]
     job = launch(*POINT_MASS, *ENDLESS, f"layout={layout}")
@@ -187,7 +187,7 @@ FAULTS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("fault", scale(["raise", "corrupt"], FAULTS))
+@pytest.mark.parametrize("fault", scale(["corrupt"], FAULTS))
 def test_fault_of_one_process_ends_all_with_its_name(fault, layout, tmp_path):
     code, messages = FAULTS[fault]
     options = ("run_dir=run", *ENDLESS, "replica_check_interval=4", f"layout={layout}")

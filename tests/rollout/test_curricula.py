@@ -7,6 +7,7 @@ import pytest
 import ksim
 from ksim.mdp import curriculum, rewards
 from ksim.parallel.layout import PmapDevices, SingleDevice
+from tests.support.scale import scale
 from tests.support.tasks import BipedConfig, BipedTask, train_iterations
 
 
@@ -32,7 +33,7 @@ def make_task(cls=HardeningTask, **options):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("num_devices", scale([2], [1, 2]))
 def test_level_rises_over_iterations_and_terms_see_it(num_devices):
     task = make_task()
     devices = jax.devices()[:num_devices]

@@ -65,10 +65,9 @@ DEVICES = [
         ("ppo", {"squash": True, "normalize_values": True, "desired_kl": 0.01}, 2),
         *((name, {}, 4) for name in scale((), ("amp", "distillation", "reppo"))),
         *((name, {"model": "gru"}, 2) for name in scale((), ("amp", "distillation"))),
-        *((name, {"layout": "shard_map"}, 2) for name in scale(("amp",), ("amp", "distillation", "reppo"))),
+        *((name, {"layout": "shard_map"}, 2) for name in scale((), ("amp", "distillation", "reppo"))),
         ("ppo", {"squash": True, "layout": "shard_map"}, 4),
-        ("symmetry", AUGMENT, 2),
-        *scale((), (("symmetry", LOSS, 2), ("symmetry", AUGMENT, 4), ("symmetry", LOSS, 4))),
+        *scale((), (("symmetry", AUGMENT, 2), ("symmetry", LOSS, 2), ("symmetry", AUGMENT, 4), ("symmetry", LOSS, 4))),
     ),
 ]  # fmt: skip
 NUM_ITERATIONS = {"amp": 4, "distillation": 4, "ppo": 3, "reinforce": 3, "reppo": 3, "symmetry": 2}
@@ -126,7 +125,7 @@ def finished(make, teacher, tmp_path_factory):
     ("name", "options"),
     [
         *((name, {}) for name in ("amp", "distillation", "reinforce", "reppo")),
-        *scale((("symmetry", AUGMENT),), (("symmetry", AUGMENT), ("symmetry", LOSS))),
+        *scale((), (("symmetry", AUGMENT), ("symmetry", LOSS))),
     ],
     ids=str,
 )

@@ -15,6 +15,7 @@ from ksim.parallel.layout import make_layout
 from ksim.preflight.start import print_terms, term_rows
 from ksim.rollout.starts import env_keys
 from tests.support.programs import operations
+from tests.support.scale import scale
 from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
 QUIET = {"num_envs": 8, "rollout_length": 4, "actor_sizes": [4], "critic_sizes": [4], "tensorboard": False}
@@ -49,7 +50,7 @@ class Averaging(PointMassTask):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("layout", ["pmap", "shard_map"])
+@pytest.mark.parametrize("layout", scale(["shard_map"], ["pmap", "shard_map"]))
 def test_collectives_of_a_users_own_run_on_one_device_as_on_two(layout):
     tasks = [make(Averaging, num_devices=n, layout=layout) for n in (1, 2)]
     (one, one_history), (two, two_history) = (train_iterations(task, 2) for task in tasks)
@@ -149,7 +150,7 @@ class CrowdTask(BipedTask):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("num_devices", "layout"),
-    [(1, "pmap"), (2, "pmap"), (2, "shard_map")],
+    scale([(2, "pmap")], [(1, "pmap"), (2, "pmap"), (2, "shard_map")]),
 )
 def test_terms_have_the_axis_in_native_mujoco_also_where_shapes_are_looked_at(num_devices, layout):
     task = CrowdTask(BipedConfig(num_devices=num_devices, pmap_axis_name=AXIS, engine="mujoco", layout=layout))

@@ -66,7 +66,7 @@ class SightedTask(StudentTask):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", ["mlp", "gru"])
+@pytest.mark.parametrize("model", scale(["gru"], ["mlp", "gru"]))
 def test_student_comes_close_to_its_teacher(teacher, model):
     options = {"num_envs": 64, "learning_rate": 3e-3, "init_std": 0.3, "actor_sizes": [16], "model": model}
     _, history = train_iterations(SightedTask(StudentConfig(teacher=str(teacher), num_devices=1, **options)), 25)

@@ -11,6 +11,7 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.parallel.collectives import device_index
 from ksim.preflight.devices import describe_collectives
 from ksim.train.timing import TracedStep, device_times, scalars
+from tests.support.scale import scale
 from tests.support.tasks import assert_same_parameters, point_mass_task, train_iterations
 
 
@@ -76,7 +77,7 @@ def test_device_with_more_to_do_takes_longer_for_its_rollout_and_waits_for_nobod
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("num_devices", "layout"), [(1, "pmap"), (2, "pmap"), (2, "shard_map")])
+@pytest.mark.parametrize(("num_devices", "layout"), scale([(2, "pmap")], [(1, "pmap"), (2, "pmap"), (2, "shard_map")]))
 def test_compiling_traces_nothing_that_was_traced_to_be_checked(num_devices, layout):
     calls = []
 
