@@ -16,6 +16,7 @@ from ksim.physics.engine import DERIVED_FIELDS, control_step
 from ksim.physics.select import make_engine, pick_engine
 from tests.support.engines import ENGINES, MJX
 from tests.support.robots import biped_model
+from tests.support.scale import long, scale
 
 NUM_ENVS, NUM_STEPS = 3, 20
 NEEDS = ("xpos", "xquat", "cvel", "actuator_force", "subtree_com")
@@ -143,7 +144,7 @@ def test_engine_is_deterministic(name):
     chex.assert_trees_all_equal(results(name), compiled(name)(*inputs_of_script()))
 
 
-@pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
+@pytest.mark.parametrize("layout", ["pmap", *scale([], long(("shard_map",)))])
 @pytest.mark.parametrize("name", ["mujoco", MJX])
 def test_engine_on_two_devices_equals_that_on_one(name, layout):
     num_steps = 5

@@ -5,12 +5,14 @@ import pytest
 from ksim.host.machine import num_cores
 from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
 from tests.support.processes import run
+from tests.support.scale import only_in_full
 
 WALKING = ("-m", "examples.walking_distributed")
 SMALL = ("num_envs=16", "max_iterations=2", "run_dir=run", "eval_num_envs=2", "episode_s=1", "video=false")
 
 
 @pytest.mark.long
+@only_in_full("as a command of DISTRIBUTED_TRAINING.md, which CI runs")
 def test_walking_distributed_runs(tmp_path):
     done = run(*WALKING, *SMALL, num_devices=2, cwd=tmp_path)
     assert "iteration 2/2" in done.stdout

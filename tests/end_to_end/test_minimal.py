@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import ROOT, run
+from tests.support.scale import only_in_full
 
 EXAMPLE = ROOT / "examples" / "minimal.py"
 
 
 @pytest.mark.long
+@only_in_full("as the program of README.md, which CI runs")
 def test_copy_outside_the_project_trains_and_evaluates(tmp_path):
     shutil.copy(EXAMPLE, tmp_path / "my_task.py")
     small = ("num_envs=8", "max_iterations=2", "run_dir=run", "eval_num_envs=2")

@@ -7,6 +7,7 @@ import pytest
 
 from docs.site.notebook import keep_shown, markdown
 from tests.support.processes import ROOT, run
+from tests.support.scale import only_in_full
 
 NOTEBOOK = ROOT / "docs/notebooks/first_steps.ipynb"
 SHORTER = {
@@ -55,6 +56,7 @@ def cells(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="The film needs EGL or OSMesa.")
+@only_in_full("trains the quadruped")
 def test_training_is_shown_in_place_and_plots_film_and_policy_come_back(cells):
     progress, _ = cells["from quadruped import CONFIG, Quadruped"]
     # One view, as it was left, and no line for each iteration.

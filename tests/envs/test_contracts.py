@@ -105,7 +105,7 @@ def check_same(played, other):
 
 
 @pytest.mark.parametrize("engine", scale(["mujoco"], ["mujoco", WARP]))
-@pytest.mark.parametrize("name", scale(("CheetahRun",), PLAYGROUND))
+@pytest.mark.parametrize("name", scale(("CartpoleBalance",), PLAYGROUND))
 def test_environment_of_playground_trains_in_another_engine_on_the_trajectories_of_mjx(name, engine):
     played = check_in_place_of_mjx(playground_task(name, engine), engine)
     check_same(played, played_by_mjx(playground_task, name))

@@ -14,6 +14,7 @@ from ksim.checkpoint.dump import load_dump, replay
 from ksim.parallel.collectives import device_index
 from ksim.train import timing
 from tests.support.damaged_runs import read_lines
+from tests.support.scale import scale
 from tests.support.tasks import train_iterations
 
 NAN = float("nan")
@@ -91,7 +92,7 @@ def returns(history):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["physics", "reward"])
+@pytest.mark.parametrize("kind", scale(["physics"], ["physics", "reward"]))
 def test_run_with_a_poisoned_env_reaches_the_return_of_a_clean_one(kind):
     task = type("Task", (PoisonedTask,), {"kind": kind})(PointMassConfig(num_devices=2))
     _, history = train_iterations(task, 60)

@@ -135,6 +135,7 @@ def test_training_is_the_same_in_two_processes_of_two_devices(on_one, tmp_path):
 
 
 @pytest.mark.long
+@only_in_full("as all terms together, which CI tries")
 def test_both_engines_track_alike(env):
     other = FloaterTask(FloaterConfig(num_devices=1, engine="mjx")).environment
     states = [jax.jit(each.reset)(jax.random.key(3)) for each in (env, other)]

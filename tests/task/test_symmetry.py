@@ -13,6 +13,7 @@ from ksim.mirror import Mirror, SignedPermutation
 from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.symmetry import SymmetricLoss
 from tests.support.hyperparameters import make_hyper
+from tests.support.scale import only_in_full
 from tests.support.still import Memoryless
 from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, point_mass_task, train_iterations
 
@@ -84,6 +85,7 @@ def biped(**options):
 
 
 @pytest.mark.long
+@only_in_full("as mirrored batches, which CI tries")
 def test_loss_makes_the_policy_its_own_mirror_image():
     gaps = {}
     for coef in (0.0, 10.0):

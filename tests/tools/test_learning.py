@@ -160,6 +160,7 @@ def test_brax_gets_the_same_batches_networks_discount_and_steps():
 
 
 @pytest.mark.long
+@only_in_full("as resumed runs, which CI tries")
 def test_run_of_ksim_that_was_cut_off_is_resumed(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     options = ("num_envs=8", "rollout_length=4", "actor_sizes=[4]", "critic_sizes=[4]", "num_devices=1")

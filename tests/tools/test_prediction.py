@@ -26,6 +26,7 @@ from ksim.tools.prediction import (
 )
 from ksim.tools.scaling import main
 from tests.support.hlo import all_reduces
+from tests.support.scale import scale
 from tests.support.tasks import point_mass_task
 
 NETWORK = Network(latency_s=1e-3, bytes_per_s=1e6)
@@ -115,7 +116,7 @@ def num_bytes(array):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["accumulate", "local"])
+@pytest.mark.parametrize("mode", scale(["local"], ["accumulate", "local"]))
 def test_reductions_counted_are_those_of_the_compiled_program(mode):
     options = {"num_batches": 4, "num_passes": 2, "grad_sync_mode": mode, "grad_sync_period": 3}
     task = point_mass_task(num_devices=2, **options)

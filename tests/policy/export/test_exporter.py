@@ -29,6 +29,7 @@ from ksim.policy.load import load_task_policy  # noqa: E402
 from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
 from tests.support.checkpoints import save_run  # noqa: E402
 from tests.support.exports import exported_files  # noqa: E402
+from tests.support.scale import long, scale  # noqa: E402
 from tests.support.still import Memoryless  # noqa: E402
 from tests.support.tasks import WITHOUT_REPORTS, CartPoleConfig, CartPoleTask, point_mass_task  # noqa: E402
 
@@ -64,7 +65,7 @@ def policy_of(task, obs_te, network, std):
     return NormalizedActorCritic(net, ObservationNormalizer.init(task.obs_sizes).update(obs_te, None))
 
 
-@pytest.mark.parametrize("std", ["state_independent", pytest.param("learned", marks=pytest.mark.long)])
+@pytest.mark.parametrize("std", ["state_independent", *scale([], long(("learned",)))])
 @pytest.mark.parametrize("network", [MlpActorCritic, GruActorCritic])
 def test_exported_policies_act_as_jax_on_recorded_observations(recorded, network, std, tmp_path):
     task, obs_te = recorded
