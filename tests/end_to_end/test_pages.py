@@ -33,7 +33,6 @@ COVERED = (
     r"ksim\.launch --nnodes 2 --node-rank 0",
     r"^mpirun -np 2",
     # learning.md and algorithms.md
-    r"examples\.walking seed=0",
     r"examples\.quadruped max_iterations=250",
     r"examples\.tracking num_envs=1024",
 )
