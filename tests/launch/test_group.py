@@ -98,7 +98,7 @@ def test_tables_of_processes_fit_a_terminal_beside_the_prefix(monkeypatch, capfd
     assert launch(program, num=1) == 0
     assert capfd.readouterr().out == "[0] 120\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 24)))
     assert launch(program, num=1) == 0
     assert capfd.readouterr().out == "[0] 76\n"
 
