@@ -22,7 +22,7 @@ _Loop = tuple[EnvState, PyTree, NextStart]
 """Carry of the scan: states, the model's memories, next starts."""
 
 NON_FINITE = "rollout/not_finite"
-"""The metric of steps left out of learning because of a non-finite reward or observation."""
+"""The metric of steps that are masked because of a non-finite reward or observation, see `unroll`."""
 
 
 def finite_steps(trajectory: Trajectory) -> Bool[Array, "e t"]:
