@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import equinox as eqx
 import jax
@@ -29,6 +29,8 @@ from ksim.rollout.environment import Environment
 from ksim.rollout.episodes import advance_episodes, start_episodes
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.types import Device, EnvState, PhysicsState
+
+T = TypeVar("T")
 
 CONFIDENCE = 0.95
 
@@ -264,8 +266,8 @@ class EpisodeRunner:
         """Runs all episodes; returns None if stopped before the last one ended."""
         start_s = time.perf_counter()
         with jax.default_device(self._device):
-            model = on_device(model, self._device)
-            episodes = self._start(model, jax.device_put(episode_key(self._seed), self._device))
+            model, key = on_device((model, episode_key(self._seed)), self._device)
+            episodes = self._start(model, key)
             for _ in range(MAX_EPISODE_STEPS // CHUNK_STEPS):
                 episodes = self._advance(model, episodes)
                 is_running_e = np.asarray(episodes.is_running)
@@ -342,10 +344,13 @@ def episode_key(seed: int) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.key(seed), EVALUATION)
 
 
-def on_device(model: AbstractActorCritic, device: Device) -> AbstractActorCritic:
-    """A model with its arrays on a device."""
+def on_device(tree: T, device: Device) -> T:
+    """A pytree with its arrays on a device.
+
+    What a program is given at first must be where its outputs are, or JAX compiles it again for these.
+    """
     is_array = lambda x: isinstance(x, np.ndarray | np.generic | jax.Array)
-    return jax.tree.map(lambda x: jax.device_put(x, device) if is_array(x) else x, model)
+    return jax.tree.map(lambda x: jax.device_put(x, device) if is_array(x) else x, tree)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -417,8 +422,8 @@ class Recorder:
         """The episode of each env under a policy; empty if stopped before their end."""
         chunks = []
         with jax.default_device(self._device):
-            model = on_device(model, self._device)
-            episodes = self._start(model, jax.device_put(episode_key(self._seed), self._device))
+            model, key = on_device((model, episode_key(self._seed)), self._device)
+            episodes = self._start(model, key)
             for _ in range(MAX_EPISODE_STEPS // CHUNK_STEPS):
                 episodes, recorded_te = self._advance(model, episodes)
                 chunks.append(jax.tree.map(np.asarray, recorded_te))

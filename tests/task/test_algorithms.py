@@ -67,7 +67,8 @@ DEVICES = [
         *((name, {"model": "gru"}, 2) for name in scale((), ("amp", "distillation"))),
         *((name, {"layout": "shard_map"}, 2) for name in scale((), ("amp", "distillation", "reppo"))),
         ("ppo", {"squash": True, "layout": "shard_map"}, 4),
-        *scale((), (("symmetry", AUGMENT, 2), ("symmetry", LOSS, 2), ("symmetry", AUGMENT, 4), ("symmetry", LOSS, 4))),
+        ("symmetry", AUGMENT, 2),
+        *scale((), (("symmetry", LOSS, 2), ("symmetry", AUGMENT, 4), ("symmetry", LOSS, 4))),
     ),
 ]  # fmt: skip
 NUM_ITERATIONS = {"amp": 4, "distillation": 4, "ppo": 3, "reinforce": 3, "reppo": 3, "symmetry": 2}
