@@ -43,8 +43,9 @@ def near_misses(name: str, known: Any) -> str:
     import difflib  # noqa: PLC0415 - only on the way to an error
 
     known = [str(item) for item in known if item]  # an element of a model may have an empty name
-    # Where a name is nearly the same, others would only distract.
-    close = difflib.get_close_matches(name, known, n=4, cutoff=_NEARLY)
+    # Where a name is nearly the same or cut short, others would only distract.
+    close = [item for item in known if len(name) > 2 and item.startswith(name)][:4]
+    close = close or difflib.get_close_matches(name, known, n=4, cutoff=_NEARLY)
     close = close or difflib.get_close_matches(name, known, n=4, cutoff=0.5)
     if close:
         return f"Did you mean {' or '.join(repr(item) for item in close)}?"

@@ -37,7 +37,7 @@ from tests.support.tasks import BipedConfig, BipedTask
         ("num_envs=many", ["num_envs ('many')", "a whole number"]),
         ("learning_rate=fast", ["learning_rate ('fast')", "a number"]),
         ("tensorboard=perhaps", ["tensorboard ('perhaps')", "true or false"]),
-        ("num_envs", ["key=value"]),
+        ("num_envs", ["must be of the form key=value. For example: num_envs=VALUE."]),
         ("max_iterations=", ["max_iterations ('')", "a whole number or null"]),
         ("actor_sizes=[1,", ["actor_sizes ('[1,')", "a list, as in [256,128]."]),
         ("run_dir=${foo}", ["run_dir ('${foo}') must be plain text"]),
@@ -244,6 +244,8 @@ def test_help_of_an_option_explains_it_at_length(capsys):
 def test_help_of_an_unknown_option_is_an_error_with_near_misses(capsys):
     assert exit_code(launch, PointMassTask, PointMassConfig(), ["--help", "num_env"]) == 2
     assert "There is no option 'num_env'. Did you mean 'num_envs'" in capsys.readouterr().err
+    assert exit_code(launch, PointMassTask, PointMassConfig(), ["--help", "num_dev"]) == 2
+    assert "Did you mean 'num_devices'?" in capsys.readouterr().err
 
 
 def test_error_of_the_tasks_own_code_is_not_swallowed():

@@ -233,7 +233,7 @@ def _find_checkpoints(path: Path, name: str) -> list[Path]:
         return [path]
     found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
     if not found:
-        kinds = "a run's directory with checkpoints, or one of checkpoints/<number>"
+        kinds = f"a run's directory with checkpoints, or one of checkpoints/<number> and checkpoints/{BEST}"
         problem = f"must be {kinds}" if path.exists() else f"does not exist. It must be {kinds}"
         raise ConfigError(f"{name} ({quoted(str(path), 400)}) {problem}.")
     return found[::-1]

@@ -218,14 +218,14 @@ def evaluation_line(iteration: int, evaluation: Evaluation) -> str:
     estimates = evaluation.figures
     errors = error_names(name for name in estimates if name.startswith("error/"))
     parts = [
-        f"evaluation at {iteration} ({evaluation.num_episodes} episodes in {evaluation.engine})",
+        f"evaluation at iteration {iteration} ({evaluation.num_episodes} episodes in {evaluation.engine})",
         f"return {estimates['return'].words()}",
-        f"length {estimates['length'].words(0)}",
+        f"length {estimates['length'].words(0)} steps",
         estimates["survival"].count_words(evaluation.num_episodes, "survived"),
         *(f"{error} {estimates[name].words()} {unit}".rstrip() for name, (error, unit) in errors.items()),
     ]
-    no_gap = f"no gap, trained in {evaluation.training_engine} as well"
-    parts.append(no_gap if evaluation.gap is None else f"gap {evaluation.gap_words()}")
+    if evaluation.gap is not None:
+        parts.append(f"gap {evaluation.gap_words()}")
     return " · ".join(parts)
 
 

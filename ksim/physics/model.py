@@ -93,9 +93,9 @@ def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
         return _copy(robot)
     path = Path(robot)
     if path.is_dir():
-        raise ConfigError(f"Robot file {path} is a directory. Give the path of an MJCF file in it.")
+        raise ConfigError(f"Robot file {path} is a directory. Give the path of an MJCF or URDF file in it.")
     if not path.is_file():
-        raise ConfigError(f"Robot file {path} does not exist. Give the path of an MJCF file.")
+        raise ConfigError(f"Robot file {path} does not exist. Give the path of an MJCF or URDF file.")
     with _reported(f"MuJoCo cannot read the robot file {path}"):
         return read_spec(path)
 

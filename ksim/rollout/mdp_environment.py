@@ -126,7 +126,7 @@ class MdpState(eqx.Module):
         overrides: Model fields that randomizers have changed.
         levels: The present levels of all curricula.
         next_levels: Per-env levels of the next episode, if this one ended here.
-        levels_above_one: Drawn levels, in place of per-env levels that would rise above 1 after this episode.
+        levels_above_one: Random levels, for per-env levels that would rise above 1 after this episode.
     """
 
     physics: PhysicsState

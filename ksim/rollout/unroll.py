@@ -55,7 +55,8 @@ def unroll(
         env_state_e, carry_e: States and the model's memory to start from.
         key_e: One key per env for this rollout.
         deterministic: Use the deterministic policy instead of sampling.
-        reached_groups: Observation groups that the trajectory also holds for the states reached, in `reached`.
+        reached_groups: Names of observation groups. Each step's `reached` holds them for the state after the step,
+            before a new episode starts.
 
     Returns:
         The trajectory with leading axes (env, time), and the states and memories after it.

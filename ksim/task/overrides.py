@@ -37,7 +37,7 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
         if key.lstrip("-") in known and key not in known:
             raise ConfigError(f"Option {quoted(argument)} must be written {key.lstrip('-')}=VALUE, without dashes.")
         if not equals:
-            raise ConfigError(f"Argument {quoted(argument)} must be of the form key=value. {_meant(key, known)}")
+            raise ConfigError(f"Argument {quoted(argument)} must be of the form key=value. {_example(key, known)}")
         if key not in known:
             raise ConfigError(f"There is no option {quoted(key)}. {_meant(key, known)} --help lists all.")
         if given.setdefault(key, value) != value:
@@ -49,6 +49,11 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
     config = dataclasses.replace(base, **values)
     check_fields(config)
     return config
+
+
+def _example(key: str, known: Mapping[str, Any]) -> str:
+    """A hint for an argument without `=`: the option of that name with a value, or similar options."""
+    return f"For example: {key}=VALUE." if key in known else _meant(key, known)
 
 
 def _meant(key: str, known: Mapping[str, Any]) -> str:

@@ -256,8 +256,8 @@ def print_summary(run: Run) -> None:
     figures |= ({"its files": ", ".join(names)} if names else {}) | run.loggers.dashboards
     figures |= {
         "peak memory": f"{peak_memory_bytes() / 2**20:,.0f} MiB",
-        "iterations": f"{progress.iteration:,}, of {progress.env_steps:,} environment steps",
-        "training time": f"{format_seconds(progress.elapsed_s)}, after {run.setup_s:.1f} s, most of them for compiling",
+        "iterations": f"{progress.iteration:,} ({progress.env_steps:,} environment steps)",
+        "training time": f"{format_seconds(progress.elapsed_s)}, and {run.setup_s:.1f} s before it, mostly to compile",
     }
     if progress.bad_updates:
         figures["updates skipped"] = f"{progress.bad_updates:,}, non-finite"

@@ -16,7 +16,7 @@ SMALL = ("num_envs=16", "max_iterations=2", "run_dir=run", "eval_num_envs=2", "e
 def test_walking_distributed_runs(tmp_path):
     done = run(*WALKING, *SMALL, num_devices=2, cwd=tmp_path)
     assert "iteration 2/2" in done.stdout
-    assert "evaluation at 2 (2 episodes in mujoco)" in done.stdout
+    assert "evaluation at iteration 2 (2 episodes in mujoco)" in done.stdout
     assert done.stderr == ""
     assert (tmp_path / "run" / "plots" / "gait.png").is_file()
 

@@ -31,8 +31,8 @@ def test_evaluations_of_a_run_are_on_schedule_and_at_the_end(tmp_path, capsys):
     assert all(e["figures"]["length"]["mean"] <= 50 for e in evaluations)
     assert set(evaluations[0]["figures"]["return"]) == {"mean", "low", "high"}
     out = capsys.readouterr().out
-    assert "evaluation at 4 (4 episodes in PointMass)" in out
-    assert "evaluation at 5" in (tmp_path / "run" / "process_0.log").read_text()
+    assert "evaluation at iteration 4 (4 episodes in PointMass)" in out
+    assert "evaluation at iteration 5" in (tmp_path / "run" / "process_0.log").read_text()
 
 
 def test_evaluation_changes_nothing_of_the_training(tmp_path):

@@ -81,7 +81,7 @@ def test_patterns_are_tried_in_order_and_near_misses_are_no_empty_names():
 def test_name_that_is_nearly_the_same_is_suggested_alone():
     known = ["max_iterations", "save_every_n_iterations", "activation"]
     assert near_misses("max_iteration", known) == "Did you mean 'max_iterations'?"
-    assert near_misses("left", ["left_hip", "left_leg"]) == "Did you mean 'left_leg' or 'left_hip'?"
+    assert near_misses("left", ["left_hip", "left_leg"]) == "Did you mean 'left_hip' or 'left_leg'?"
 
 
 BALL = '<body name="ball" pos="1 0 .1"><freejoint/><geom size=".1" mass="1"/></body>'

@@ -25,6 +25,7 @@ from ksim.train import loop, run, start as module
 from ksim.train.start import Start, find_start, prepare_run_dir
 from tests.support.checkpoints import newest, saved_learner
 from tests.support.damaged_runs import assert_same_metrics, read_lines, without_times
+from tests.support.scale import only_in_full
 from tests.support.tasks import assert_same_parameters, point_mass_task
 
 
@@ -71,6 +72,7 @@ def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
 
 
 @pytest.mark.long
+@only_in_full("the layouts agree in test_invariance.py")
 def test_run_goes_on_alike_under_another_layout(tmp_path):
     options = {"num_devices": 2, "resume": "auto"}
     point_mass_task(**options, max_iterations=6, run_dir=str(tmp_path / "whole")).run()
@@ -154,10 +156,11 @@ def test_auto_passes_over_a_directory_in_which_no_run_began(tmp_path):
     assert newest_run_dir("point_mass_task").name == "run_000"
 
 
-def test_finished_run_has_nothing_left_to_do(finished, tmp_path, monkeypatch):
+def test_finished_run_has_nothing_left_to_do_and_says_so(finished, tmp_path, monkeypatch, capsys):
     run_dir = copy_of(finished, tmp_path)
     monkeypatch.setattr(loop, "iterate", lambda *_: pytest.fail("it was done"))
     assert point_mass_task(num_devices=1, max_iterations=3, run_dir=str(run_dir), resume="auto").run().exit_code == 0
+    assert "max_iterations=3. To train further, set it higher" in capsys.readouterr().out
 
 
 def test_process_that_writes_nothing_gathers_no_state_that_process_0_does_not_gather(finished, tmp_path, monkeypatch):
