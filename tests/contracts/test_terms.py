@@ -294,7 +294,7 @@ def only(cls):
 @pytest.mark.parametrize(
     "terms",
     [
-        pytest.param(all_terms_on_a_plane, marks=pytest.mark.long),
+        *scale([], [pytest.param(all_terms_on_a_plane, marks=pytest.mark.long)]),
         terms_of_a_terrain,
         *(pytest.param(only(cls), id=cls.__name__) for cls, kind in KIND_OF.items() if kind == "reset"),
     ],

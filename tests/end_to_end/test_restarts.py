@@ -57,6 +57,7 @@ def test_run_with_two_killed_workers_learns_what_one_without_does(tmp_path):
 
 
 @pytest.mark.long
+@only_in_full("a second job that is killed and restarted")
 def test_run_whose_directory_nobody_gave_goes_on_in_it_until_it_is_stopped(tmp_path):
     run_dir = tmp_path / "runs" / "point_mass_task" / "run_000"
     endless = (*SMALL, "save_every_n_iterations=10", "max_iterations=null")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.long
 
 INTERVAL = 3
 OPTIONS = (f"save_every_n_iterations={INTERVAL}", "eval_every_n_iterations=5", "max_to_keep=2")
-NUM_KILLS = scale(6, 50)
+NUM_KILLS = scale(4, 50)
 # Per kill about so many iterations are done before it.
 NUM_ITERATIONS = 5 * NUM_KILLS
 

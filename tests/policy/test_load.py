@@ -16,12 +16,13 @@ from ksim.parallel.layout import PmapDevices, SingleDevice
 from ksim.policy.load import PROGRAM, policy_context, task_on_one_device
 from tests.support.checkpoints import newest, save_learner, saved_learner
 from tests.support.processes import finish, start
+from tests.support.scale import long, scale
 from tests.support.tasks import point_mass_task
 
 SMALL = {"num_envs": 8, "num_devices": 1, "eval_at_end": False, "plots": False, "tensorboard": False}
 
 
-@pytest.fixture(scope="module", params=["mlp", pytest.param("gru", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["mlp", *scale([], long(("gru",)))])
 def trained(request, tmp_path_factory):
     """A task and the directory of its run."""
     run_dir = tmp_path_factory.mktemp(request.param) / "run"

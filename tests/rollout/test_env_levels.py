@@ -17,7 +17,7 @@ from ksim.rollout.starts import env_keys, initial_env_states, initial_next_start
 from ksim.rollout.unroll import unroll
 from tests.support.checkpoints import newest
 from tests.support.damaged_runs import assert_same_metrics
-from tests.support.scale import scale
+from tests.support.scale import only_in_full, scale
 from tests.support.still import Still
 from tests.support.tasks import ByFalls, CartPoleConfig, CartPoleTask, PoleFell
 
@@ -183,6 +183,7 @@ def levels_of(run_dir):
 
 
 @pytest.mark.long
+@only_in_full("three trainings of a robot; test_resume.py resumes the point mass")
 def test_resumed_run_has_the_levels_of_the_whole_one_also_on_other_numbers_of_devices(tmp_path):
     run(tmp_path / "whole", 8, num_devices=1)
     run(tmp_path / "half", 4, num_devices=1)

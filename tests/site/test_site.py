@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.pages import DESKTOP, PHONE, open_page
 from tests.support.processes import ROOT, environment
+from tests.support.scale import only_in_full
 
 fcntl = pytest.importorskip("fcntl", reason="needs file locks, which Windows lacks")
 
@@ -64,6 +65,7 @@ def pages_of(site):
     return [name for name in names if name != "index.html"]
 
 
+@only_in_full("every page in a browser")
 def test_no_page_is_higher_than_seven_screens_of_a_phone(site, address, chromium):
     page, heights = open_page(chromium, f"{address}/search.html", PHONE), {}
     for name in pages_of(site):

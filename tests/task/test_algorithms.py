@@ -13,7 +13,7 @@ from tests.learn.test_reinforce import reinforce
 from tests.support.checkpoints import newest, saved_learner
 from tests.support.damaged_runs import read_lines, without_times
 from tests.support.recorded import run_job
-from tests.support.scale import long, scale
+from tests.support.scale import long, only_in_full, scale
 from tests.support.tasks import assert_same_parameters, pathwise, point_mass_task, train_iterations
 from tests.task.test_amp import StyledTask, styled
 from tests.task.test_distillation import student
@@ -61,7 +61,7 @@ AUGMENT, LOSS = ({"symmetry": symmetry, "num_batches": 2} for symmetry in ("augm
 DEVICES = [
     ("reinforce", {}, 2),
     *long(
-        *((name, {}, 2) for name in ("amp", "distillation", "reppo")),
+        *((name, {}, 2) for name in scale(("amp", "reppo"), ("amp", "distillation", "reppo"))),
         ("ppo", {"squash": True, "normalize_values": True, "desired_kl": 0.01}, 2),
         *((name, {}, 4) for name in scale((), ("amp", "distillation", "reppo"))),
         *((name, {"model": "gru"}, 2) for name in scale((), ("amp", "distillation"))),
@@ -82,18 +82,14 @@ def test_learner_is_the_same_on_several_devices(learner, name, options, num_devi
 
 
 @pytest.mark.long
+@only_in_full("a job of two processes each; that of PPO is in test_invariance.py")
 @pytest.mark.parametrize(
     ("name", "task", "options", "num_devices"),
     [
         ("reppo", "pathwise", {}, 2),
-        *scale(
-            (),
-            (
-                ("amp", "styled", {}, 2),
-                ("distillation", "student", {}, 2),
-                ("symmetry", "biped", AUGMENT | {"engine": "mujoco"}, 1),
-            ),
-        ),
+        ("amp", "styled", {}, 2),
+        ("distillation", "student", {}, 2),
+        ("symmetry", "biped", AUGMENT | {"engine": "mujoco"}, 1),
     ],
     ids=str,
 )
@@ -125,7 +121,7 @@ def finished(make, teacher, tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, {}) for name in ("amp", "distillation", "reinforce", "reppo")),
+        *((name, {}) for name in scale(("amp", "reinforce", "reppo"), ("amp", "distillation", "reinforce", "reppo"))),
         *scale((), (("symmetry", AUGMENT), ("symmetry", LOSS))),
     ],
     ids=str,

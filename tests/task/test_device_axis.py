@@ -15,7 +15,7 @@ from ksim.parallel.layout import make_layout
 from ksim.preflight.start import print_terms, term_rows
 from ksim.rollout.starts import env_keys
 from tests.support.programs import operations
-from tests.support.scale import scale
+from tests.support.scale import only_in_full, scale
 from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
 QUIET = {"num_envs": 8, "rollout_length": 4, "actor_sizes": [4], "critic_sizes": [4], "tensorboard": False}
@@ -148,6 +148,7 @@ class CrowdTask(BipedTask):
 
 
 @pytest.mark.long
+@only_in_full("terms with MJX and a user's own rollout have it")
 @pytest.mark.parametrize(
     ("num_devices", "layout"),
     scale([(2, "pmap")], [(1, "pmap"), (2, "pmap"), (2, "shard_map")]),

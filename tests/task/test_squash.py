@@ -11,11 +11,13 @@ from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.errors import ConfigError
 from ksim.nn.networks import MIN_STD
 from ksim.policy.load import load_policy
+from tests.support.scale import only_in_full
 from tests.support.still import Memoryless
 from tests.support.tasks import point_mass_task, train_iterations
 
 
 @pytest.mark.long
+@only_in_full("a whole training")
 def test_ppo_with_squashed_actions_solves_the_point_mass():
     _, history = train_iterations(PointMassTask(PointMassConfig(num_devices=1, squash=True)), 60)
     # As for actions without bounds, see end_to_end/test_learning.py.
