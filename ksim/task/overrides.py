@@ -37,7 +37,7 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
         if key.lstrip("-") in known and key not in known:
             raise ConfigError(f"Option {quoted(argument)} must be written {key.lstrip('-')}=VALUE, without dashes.")
         if not equals:
-            raise ConfigError(f"Argument {quoted(argument)} must be of the form key=value. {_example(key, known)}")
+            raise ConfigError(f"Argument {quoted(argument)} must be of the form key=value. {_meant(key, known)}")
         if key not in known:
             raise ConfigError(f"There is no option {quoted(key)}. {_meant(key, known)} --help lists all.")
         if given.setdefault(key, value) != value:
@@ -51,13 +51,10 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
     return config
 
 
-def _example(key: str, known: Mapping[str, Any]) -> str:
-    """A hint for an argument without `=`: the option of that name with a value, or similar options."""
-    return f"For example: {key}=VALUE." if key in known else _meant(key, known)
-
-
 def _meant(key: str, known: Mapping[str, Any]) -> str:
-    """A hint for an unknown option: similar options, or why it was removed."""
+    """A hint for an option without a value, or an unknown one: an example, similar options, or why it was removed."""
+    if key in known:
+        return f"For example: {key}=VALUE."
     elsewhere = {f.name for f in dataclasses.fields(DistributedRLConfig)} - known.keys()
     hinted = hint(key)
     if elsewhere and (hinted or key in elsewhere):

@@ -12,7 +12,7 @@ from ksim.task.overrides import parse_overrides
 from tests.end_to_end.stand_in import with_last_values
 from tests.end_to_end.test_processes import SMALL, processes_of, read_metrics
 from tests.support.processes import finish, read_until, start
-from tests.support.scale import only_in_full, scale
+from tests.support.scale import only_in_full
 
 SAVED = ("run_dir=run", "save_every_n_iterations=10")
 
@@ -63,7 +63,7 @@ def test_run_whose_directory_nobody_gave_goes_on_in_it_until_it_is_stopped(tmp_p
     endless = (*SMALL, "save_every_n_iterations=10", "max_iterations=null")
     job = launch(tmp_path, "--nproc-per-node", "2", "--max-restarts", "2", "-m", "examples.point_mass", *endless)
     before = 0
-    for victim in scale((0,), (1, 0)):
+    for victim in (1, 0):
         # Within the process that was started last, and beyond what is certainly saved.
         read_until(job, f"iteration {before + 35} ")
         os.kill(processes_of(job)[victim], signal.SIGKILL)

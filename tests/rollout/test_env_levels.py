@@ -17,7 +17,7 @@ from ksim.rollout.starts import env_keys, initial_env_states, initial_next_start
 from ksim.rollout.unroll import unroll
 from tests.support.checkpoints import newest
 from tests.support.damaged_runs import assert_same_metrics
-from tests.support.scale import only_in_full, scale
+from tests.support.scale import only_in_full
 from tests.support.still import Still
 from tests.support.tasks import ByFalls, CartPoleConfig, CartPoleTask, PoleFell
 
@@ -189,7 +189,7 @@ def test_resumed_run_has_the_levels_of_the_whole_one_also_on_other_numbers_of_de
     run(tmp_path / "half", 4, num_devices=1)
     expected = levels_of(tmp_path / "whole")
     assert len(np.unique(expected["levels"])) > 1
-    for num_devices in scale((4,), (1, 4)):
+    for num_devices in (1, 4):
         run_dir = tmp_path / str(num_devices)
         shutil.copytree(tmp_path / "half", run_dir)
         run(run_dir, 8, num_devices=num_devices)

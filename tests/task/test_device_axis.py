@@ -151,7 +151,7 @@ class CrowdTask(BipedTask):
 @only_in_full("terms with MJX and a user's own rollout have it")
 @pytest.mark.parametrize(
     ("num_devices", "layout"),
-    scale([(2, "pmap")], [(1, "pmap"), (2, "pmap"), (2, "shard_map")]),
+    [(1, "pmap"), (2, "pmap"), (2, "shard_map")],
 )
 def test_terms_have_the_axis_in_native_mujoco_also_where_shapes_are_looked_at(num_devices, layout):
     task = CrowdTask(BipedConfig(num_devices=num_devices, pmap_axis_name=AXIS, engine="mujoco", layout=layout))

@@ -16,7 +16,7 @@ from ksim.nn.networks import AdaptedActorCritic
 from ksim.task import LearnedTask
 from ksim.task.rl import CALLBACKS
 from ksim.task.robot_hooks import RobotHooks
-from tests.support.scale import only_in_full, scale
+from tests.support.scale import only_in_full
 from tests.support.tasks import WITHOUT_REPORTS, assert_same_parameters, train_iterations
 
 
@@ -376,7 +376,7 @@ class InGroups(PointMassTask):
 
 @pytest.mark.long
 @only_in_full("test_device_axis.py has collectives over all")
-@pytest.mark.parametrize("layout", scale(["pmap"], ["pmap", "shard_map"]))
+@pytest.mark.parametrize("layout", ["pmap", "shard_map"])
 def test_hooks_with_collectives_within_groups_of_devices_train_as_with_those_over_all(layout):
     tasks = [make(cls, num_devices=4, num_envs=16, layout=layout) for cls in (InGroups, PointMassTask)]
     (mine, _), (plain, _) = (train_iterations(task, 1) for task in tasks)
