@@ -63,14 +63,19 @@ class Progress:
         self.last_episodes |= {k: x for k, x in metrics.items() if k.startswith("episode/") and not math.isnan(x)}
 
     @property
+    def iterations_to(self) -> dict[str, int]:
+        """Iterations to each limit that is set, by its option; 0 once it is reached."""
+        left = {}
+        if self.max_iterations is not None:
+            left["max_iterations"] = self.max_iterations - self.iteration
+        if self.max_env_steps is not None:
+            left["max_env_steps"] = -(-(self.max_env_steps - self.env_steps) // self.steps_per_iteration)
+        return {limit: max(iterations, 0) for limit, iterations in left.items()}
+
+    @property
     def iterations_left(self) -> int | None:
         """Iterations to the nearer limit; None without a limit."""
-        limits = []
-        if self.max_iterations is not None:
-            limits.append(self.max_iterations - self.iteration)
-        if self.max_env_steps is not None:
-            limits.append(-(-(self.max_env_steps - self.env_steps) // self.steps_per_iteration))
-        return max(min(limits), 0) if limits else None
+        return min(self.iterations_to.values(), default=None)
 
     @property
     def last_iteration(self) -> int | None:

@@ -200,10 +200,10 @@ def _describe_start(task: RLTask[Any], start: Start) -> dict[str, str]:
         if installed.get(name) != version:
             figures[f"version of {name}"] = f"{version} saved, {installed.get(name)} now"
     figures["devices"] = f"{checkpoint.document['num_devices']} saved, {task.layout.num_devices} now"
-    if started_progress(task.config, start).iterations_left == 0:
-        limits = {name: getattr(task.config, name) for name in ("max_iterations", "max_env_steps")}
-        reached = ", ".join(as_argument(name, limit) for name, limit in limits.items() if limit is not None)
-        figures["limit reached"] = f"{reached}. To train further, set it higher"
+    reached = [limit for limit, left in started_progress(task.config, start).iterations_to.items() if left == 0]
+    if reached:
+        limits = ", ".join(as_argument(name, getattr(task.config, name)) for name in reached)
+        figures["limit reached"] = f"{limits}. To train further, set {'it' if len(reached) == 1 else 'both'} higher"
     return figures
 
 

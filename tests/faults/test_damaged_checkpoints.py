@@ -135,7 +135,7 @@ def signed(path, **changes):
 
 
 def claimed(*shape, end=12, dtype="F32"):
-    """What a header says of an array: its shape and type, and the bytes of the file's data that it takes."""
+    """A header's entry for an array: its shape and type, and the bytes of the file's data that it takes."""
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [0, end]}
 
 

@@ -22,7 +22,7 @@ from ksim.config import as_argument
 from ksim.log.jsonl import set_lines_aside
 from ksim.task.overrides import parse_overrides
 from ksim.train import loop, run, start as module
-from ksim.train.start import Start, find_start, prepare_run_dir
+from ksim.train.start import Start, find_start, prepare_run_dir, print_resumed
 from tests.support.checkpoints import newest, saved_learner
 from tests.support.damaged_runs import assert_same_metrics, read_lines, without_times
 from tests.support.scale import only_in_full
@@ -69,6 +69,23 @@ def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
     assert "changed: max_iterations" in out
     assert "kept: " not in out  # a config from Python is taken as it is
     assert "3 saved, 5 now" in out
+
+
+@pytest.mark.parametrize(
+    ("limits", "reached"),
+    [
+        ({"max_iterations": 3, "max_env_steps": 1000}, "max_iterations=3. To train further, set it higher"),
+        ({"max_iterations": 3, "max_env_steps": 384}, "max_iterations=3, max_env_steps=384. To train further, set both"),
+        ({"max_iterations": 4, "max_env_steps": None}, None),
+    ],
+)
+def test_finished_run_says_which_limits_it_has_reached(finished, capsys, limits, reached):
+    # 3 iterations of 16 envs * 8 steps = 384.
+    task = point_mass_task(num_devices=1, resume=str(finished), **limits)
+    print_resumed(task, find_start(task.config, "point_mass"))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Resumed" in out
+    assert reached in out if reached else "limit reached" not in out
 
 
 @pytest.mark.long
