@@ -49,15 +49,21 @@ COVERED = (
     r"ksim\.launch --nnodes 2 --node-rank 0",
     r"^mpirun -np 2",
     # learning.md and algorithms.md
+    r"eval_push_speed=0\.5",
     r"examples\.quadruped max_iterations=250",
     r"examples\.tracking num_envs=1024",
 )
 """Blocks with a test of their own, or of the form of another block or test: patterns, each of one block."""
 ALL = runs()
 UNCOVERED = [block for block in ALL if not any(re.search(x, block.text) for x in COVERED)]
-PREPARED = r"^python dog_(built|curriculum|network|observation|stands|velocity)\.py num_envs"
-"""Programs whose runs are only prepared unless all cases are tried: others of their page are trained."""
-RUNS = scale([block for block in UNCOVERED if not re.search(PREPARED, block.text)], ALL)
+TOGETHER = {
+    "--prepare num_envs=4": r"^python dog_(built|curriculum|network|observation|stands|velocity)\.py num_envs",
+    "num_envs=4 max_iterations=1 eval_at_end=false tensorboard=false video=false plots=false": (
+        r"^python dog_(callbacks|command|logger|loss|reward)\.py num_envs"
+    ),
+}
+"""Programs that run in one process unless all cases are tried, by their arguments: a pattern of their commands."""
+RUNS = scale([block for block in UNCOVERED if not any(re.search(x, block.text) for x in TOGETHER.values())], ALL)
 
 PRINTS = (
     ("several", r"^(?!.*(ksim\.tools|shares\.py))", r"iteration (\d+)/\1\b"),
@@ -135,16 +141,17 @@ def assert_prints(block, output):
 
 
 @pytest.mark.long
-def test_programs_of_pages_are_prepared(directories):
-    blocks = {block.text.split()[1]: block for block in ALL if re.search(PREPARED, block.text)}
-    command = " ".join([sys.executable, str(Path(__file__).with_name("prepare.py")), *blocks])
-    output = finish(start_bash(command, directories["own"], {}))
-    _, *parts = re.split(r"^Program (\S+)\n", output, flags=re.MULTILINE)
-    outputs = dict(zip(parts[::2], parts[1::2], strict=True))
-    assert outputs.keys() == blocks.keys()
+@pytest.mark.parametrize("arguments", TOGETHER)
+def test_programs_of_pages_run_together(arguments, directories, outputs):
+    blocks = {block.text.split()[1]: block for block in ALL if re.search(TOGETHER[arguments], block.text)}
+    command = " ".join([sys.executable, str(Path(__file__).with_name("together.py")), arguments, *blocks])
+    _, *parts = re.split(r"^Program (\S+)\n", finish(start_bash(command, directories["own"], {})), flags=re.MULTILINE)
+    printed = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert printed.keys() == blocks.keys()
     for name, block in blocks.items():
-        assert "Traced." in outputs[name]
-        assert_prints(block, outputs[name])
+        outputs[block.text] = printed[name]
+        assert ("Traced." in printed[name]) == ("--prepare" in arguments)
+        assert_prints(block, printed[name])
 
 
 @pytest.mark.parametrize(("folder", "command", "printed"), PRINTS)
@@ -160,7 +167,7 @@ def test_block_with_a_test_of_its_own_is_one_of_the_pages(pattern):
 @pytest.mark.long
 @pytest.mark.parametrize("folder", LEAVES)
 def test_files_that_commands_leave_are_those_of_the_pages(folder, directories, outputs):
-    needs(outputs, [block for block in RUNS if block.folder == folder])
+    needs(outputs, [block for block in UNCOVERED if block.folder == folder])
     for pattern, expected in LEAVES[folder].items():
         paths = list(directories[folder].glob(pattern))
         assert len(paths) == (2 if "[01]" in pattern else 1), pattern

@@ -170,7 +170,7 @@ def is_small(config):
 
 
 @pytest.mark.long
-@cases(scale(30, 600))
+@cases(scale(20, 600))
 @given(overrides(), st.integers(0, 19))
 def test_option_of_any_value_is_refused_by_its_name_or_works(argv, lot):
     names = [argument.partition("=")[0] for argument in argv]
@@ -192,7 +192,7 @@ def test_unknown_option_is_refused_by_its_name(argument):
 
 
 @pytest.mark.long
-@cases(scale(20, 400))
+@cases(scale(15, 400))
 @given(replacements(), st.integers(0, 19))
 def test_option_of_any_type_in_python_is_refused_by_its_name_or_works(values, lot):
     task = checked_task(lambda: dataclasses.replace(BASE, **values), list(values))

@@ -75,7 +75,10 @@ def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
     ("limits", "reached"),
     [
         ({"max_iterations": 3, "max_env_steps": 1000}, "max_iterations=3. To train further, set it higher"),
-        ({"max_iterations": 3, "max_env_steps": 384}, "max_iterations=3, max_env_steps=384. To train further, set both"),
+        (
+            {"max_iterations": 3, "max_env_steps": 384},
+            "max_iterations=3, max_env_steps=384. To train further, set both",
+        ),
         ({"max_iterations": 4, "max_env_steps": None}, None),
     ],
 )
