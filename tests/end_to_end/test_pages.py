@@ -140,8 +140,9 @@ def assert_prints(block, output):
             assert re.search(printed, output), output
 
 
+# Where all cases are tried, those that train have run by themselves: their files would be there twice.
 @pytest.mark.long
-@pytest.mark.parametrize("arguments", TOGETHER)
+@pytest.mark.parametrize("arguments", [x for x in TOGETHER if scale(True, "--prepare" in x)])
 def test_programs_of_pages_run_together(arguments, directories, outputs):
     blocks = {block.text.split()[1]: block for block in ALL if re.search(TOGETHER[arguments], block.text)}
     command = " ".join([sys.executable, str(Path(__file__).with_name("together.py")), arguments, *blocks])
